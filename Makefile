@@ -1,0 +1,96 @@
+# Every target sets up what it needs: a virtual environment in .venv with the pinned
+# dependencies of requirements/dev.lock. Nothing outside this directory is changed.
+
+PYTHON ?= python3
+# Processes that pytest spreads the tests over; 0 runs them in this one.
+WORKERS ?= auto
+# Extra arguments for pytest: make test ARGS="-k lease -x"
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCK := requirements/dev.lock
+LOCK_VENV := .venv-lock
+# The extras that the lock pins. A store or pipeline that gets its tests adds its extra here.
+LOCK_EXTRAS := cli dev
+CODE = $(wildcard src tests benchmarks tools examples)
+BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo serve test check test-long bench docs format lock clean \
+	format-check lint types layers unit tests
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Create .venv with everything installed
+
+$(READY): $(LOCK) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY) ## Push, claim and ack 100,000 jobs and print the rates
+	$(BIN)/penstock demo
+
+serve: $(READY) ## Start the network server
+	$(BIN)/penstock serve
+
+test: format-check lint types layers tests ## Run everything but the long tests
+
+check: format-check lint types layers unit ## Format, lint, types, layers, unit tests: the fast loop
+
+test-long: $(READY) ## Repeat faults and random histories at length
+	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m long --timeout 0 $(ARGS)
+
+bench: $(READY) ## Run every benchmark in benchmarks/
+	@test -n "$(BENCHMARKS)" || { echo "there is no benchmark in benchmarks/" >&2; exit 1; }
+	@set -e; for module in $(subst /,.,$(BENCHMARKS:.py=)); do \
+		echo "== $$module"; $(BIN)/python -m $$module; \
+	done
+
+docs: $(READY) ## Check that every link of the documentation leads somewhere
+	$(BIN)/python -m tools.docs
+
+format: $(READY) ## Format the code and apply safe fixes
+	$(BIN)/ruff check --fix-only $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+lock: ## Pin the newest dependencies in requirements/dev.lock
+	test -x $(LOCK_VENV)/bin/pip-compile || { $(PYTHON) -m venv $(LOCK_VENV) && \
+		$(LOCK_VENV)/bin/python -m pip install --quiet 'pip-tools==7.6.2'; }
+	CUSTOM_COMPILE_COMMAND="make lock" $(LOCK_VENV)/bin/pip-compile --quiet --upgrade \
+		--generate-hashes --strip-extras --no-emit-options \
+		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+		$(addprefix --extra ,$(LOCK_EXTRAS)) \
+		--output-file $(LOCK) pyproject.toml requirements/dev.in
+
+clean: ## Remove everything that can be made again
+	rm -rf $(VENV) $(LOCK_VENV) build dist .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache
+	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# The steps of check and test, each of which can be run alone.
+format-check: $(READY)
+	$(BIN)/ruff format --check --quiet $(CODE)
+
+lint: $(READY)
+	$(BIN)/ruff check --quiet $(CODE)
+
+types: $(READY)
+	$(BIN)/mypy $(CODE)
+
+layers: $(READY)
+	$(BIN)/lint-imports --no-logo
+
+unit: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) tests/unit $(ARGS)
+
+tests: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

@@ -1,0 +1,284 @@
+"""Opening, committing and aborting two-phase bulks."""
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from penstock.kernel import tell
+from penstock.kernel.blocks import MASK, SHIFT, SIZE, Block, Version
+from penstock.kernel.bulks import Bulk, FinishedBulk, HeldPush
+from penstock.kernel.codes import BYTE, COUNTER_OF, ENDED, HELD, LATE, READY, SCHEDULED
+from penstock.kernel.commands import AbortBulk, CommitBulk, OpenBulk, due
+from penstock.kernel.ending import discard_unborn
+from penstock.kernel.push import publish
+from penstock.kernel.replace import replace
+from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
+from penstock.model.job import IdRun, Ids
+from penstock.model.policy import BULK_MEMORY_MS
+from penstock.model.store import BulkInfo
+
+if TYPE_CHECKING:
+    from penstock.kernel.kernel import Kernel
+
+
+def open_bulk(kernel: "Kernel", command: OpenBulk) -> BulkInfo:
+    spot = (command.tenant, command.bulk)
+    finished = kernel.finished_bulks.get(spot)
+    if finished is not None and finished.committed:
+        return _finished_info(command.bulk, finished)
+    bulk = kernel.bulks.get(spot)
+    if bulk is None:
+        if len(kernel.bulks) >= kernel.caps.bulks:
+            raise Overloaded(f"{kernel.caps.bulks} bulks are open", "bulk")
+        kernel.finished_bulks.pop(spot, None)
+        bulk = kernel.bulks[spot] = Bulk(command.bulk, command.deadline_ms, 0)
+        kernel.renew_bulk(command.tenant, bulk)
+    expires_at = kernel.now + bulk.expires - kernel.elapsed
+    return BulkInfo(bulk=bulk.name, state="open", expires_at=expires_at)
+
+
+def _finished_info(name: str, finished: FinishedBulk) -> BulkInfo:
+    return BulkInfo(
+        bulk=name,
+        state="committed" if finished.committed else "aborted",
+        jobs=finished.jobs,
+        dropped=finished.dropped,
+    )
+
+
+def _find(kernel: "Kernel", tenant: str, name: str) -> Bulk | FinishedBulk:
+    bulk = kernel.bulks.get((tenant, name)) or kernel.finished_bulks.get((tenant, name))
+    if bulk is None:
+        raise NotFound(f"no bulk {name!r}", "bulk")
+    return bulk
+
+
+def abort_bulk(kernel: "Kernel", command: AbortBulk) -> BulkInfo:
+    bulk = _find(kernel, command.tenant, command.bulk)
+    if isinstance(bulk, FinishedBulk):
+        if bulk.committed:
+            raise Conflict(f"bulk {command.bulk!r} is committed", "bulk")
+        return _finished_info(command.bulk, bulk)
+    return abort(kernel, command.tenant, bulk, kernel.now)
+
+
+def abort(kernel: "Kernel", tenant: str, bulk: Bulk, at: int) -> BulkInfo:
+    dropped = sum(_drop(kernel, tenant, held) for helds in bulk.parts.values() for held in helds)
+    return _finish(kernel, tenant, bulk, FinishedBulk(False, 0, dropped, at))
+
+
+def _finish(kernel: "Kernel", tenant: str, bulk: Bulk, finished: FinishedBulk) -> BulkInfo:
+    kernel.bulks.pop((tenant, bulk.name), None)
+    kernel.finished_bulks[tenant, bulk.name] = finished
+    kernel.calendar.add(finished.at + BULK_MEMORY_MS, "bulk", (tenant, bulk.name))
+    return _finished_info(bulk.name, finished)
+
+
+def _drop(kernel: "Kernel", tenant: str, held: HeldPush) -> int:
+    """Held jobs vanish; answers how many there still were."""
+    dropped = 0
+    for job_id in range(held.first, held.first + held.count):
+        found = kernel.locate(tenant, job_id)
+        if found is not None and found[0].codes[found[1]] == HELD:
+            discard_unborn(kernel, *found)
+            dropped += 1
+            if not found[0].live:
+                found[0].queue.drop_block(found[0])
+    return dropped
+
+
+# -- commit --------------------------------------------------------------------------------------
+
+
+def commit_bulk(kernel: "Kernel", command: CommitBulk) -> BulkInfo:
+    tenant = command.tenant
+    bulk = _find(kernel, tenant, command.bulk)
+    if isinstance(bulk, FinishedBulk):
+        if not bulk.committed:
+            raise Conflict(f"bulk {command.bulk!r} was aborted", "bulk")
+        return _finished_info(command.bulk, bulk)
+    chosen = list(bulk.parts) if command.parts is None else list(dict.fromkeys(command.parts))
+    for part in chosen:
+        if part not in bulk.parts:
+            raise Invalid(f"part {part!r} was never pushed", "parts")
+    helds = [held for part in chosen for held in bulk.parts[part]]
+    helds.sort(key=lambda held: held.first)
+    decisions = _decide(kernel, tenant, helds)
+    dropped = sum(
+        _drop(kernel, tenant, held)
+        for part, parts in bulk.parts.items()
+        if part not in chosen
+        for held in parts
+    )
+    published = 0
+    for held in helds:
+        done, left = _publish(kernel, tenant, held, decisions)
+        published += done
+        dropped += left
+    return _finish(kernel, tenant, bulk, FinishedBulk(True, published, dropped, kernel.now))
+
+
+def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush]) -> dict[int, int]:
+    """For keyed jobs whose key is taken: 0 to drop it, or the id of the job to replace."""
+    decisions: dict[int, int] = {}
+    taken: dict[tuple[str, str], tuple[int, bytes]] = {}
+    for held in helds:
+        for job_id in range(held.first, held.first + held.count):
+            found = kernel.locate(tenant, job_id)
+            if found is None:
+                continue
+            block, offset = found
+            side = block.sides.get(offset)
+            if block.codes[offset] != HELD or side is None or not side.keys:
+                continue
+            for claim in side.keys:
+                mine = taken.get((held.queue, claim.key))
+                record = block.queue.keys.find(claim.key, kernel.now)
+                if mine is not None:
+                    owner, digest = mine
+                elif record is not None:
+                    owner, digest = record.id, record.digest
+                else:
+                    continue
+                if claim.on_conflict == "reject":
+                    raise Conflict(f"key {claim.key!r} is taken by job {owner}", "key")
+                if claim.on_conflict == "match" and digest != side.digest:
+                    raise Conflict(f"key {claim.key!r} stands for another payload", "key")
+                if claim.on_conflict != "replace":
+                    decisions[job_id] = 0
+                    break
+                known = kernel.locate(tenant, owner)
+                if known is not None and COUNTER_OF[known[0].codes[known[1]]] not in ENDED:
+                    decisions[job_id] = owner
+                    break
+            if job_id not in decisions:
+                for claim in side.keys:
+                    taken[held.queue, claim.key] = (job_id, side.digest)
+            elif decisions[job_id]:
+                for claim in side.keys:
+                    taken[held.queue, claim.key] = (decisions[job_id], side.digest)
+    return decisions
+
+
+def _publish(
+    kernel: "Kernel", tenant: str, held: HeldPush, decisions: dict[int, int]
+) -> tuple[int, int]:
+    """Answers how many jobs came alive and how many were left out."""
+    published = left = 0
+    job_id, end = held.first, held.first + held.count
+    while job_id < end:
+        block = kernel.blocks.get((job_id - 1) >> SHIFT)
+        lo = (job_id - 1) & MASK
+        hi = min(SIZE, lo + end - job_id)
+        job_id += hi - lo
+        if block is None or block.queue.tenant.name != tenant:
+            continue
+        if _publish_plain(kernel, held, block, lo, hi):
+            published += hi - lo
+            continue
+        for offset in range(lo, min(hi, len(block.codes))):
+            if block.codes[offset] != HELD:
+                continue
+            if _publish_one(kernel, tenant, held, block, offset, decisions):
+                published += 1
+            else:
+                left += 1
+    return published, left
+
+
+def _publish_plain(kernel: "Kernel", held: HeldPush, block: Block, lo: int, hi: int) -> bool:
+    """Jobs without anything of their own, in one step per option set; False if they are not."""
+    if (
+        not (held.delay_ms is None or isinstance(held.delay_ms, int))
+        or not (held.run_at is None or isinstance(held.run_at, int))
+        or block.codes.count(HELD, lo, hi) != hi - lo
+        or block.has_sides(lo, hi)
+        or any(block.options[number].lifo for number in set(block.opts[lo:hi]))
+    ):
+        return False
+    until = due(held.run_at, held.delay_ms, 0, kernel.now)
+    if len(set(block.opts[lo:hi])) == 1:
+        _publish_stretch(kernel, block, lo, hi, until)
+        return True
+    begin = lo
+    for _, alike in groupby(block.opts[lo:hi]):
+        end = begin + sum(1 for _ in alike)
+        _publish_stretch(kernel, block, begin, end, until)
+        begin = end
+    return True
+
+
+def _publish_stretch(kernel: "Kernel", block: Block, lo: int, hi: int, until: int | None) -> None:
+    """Held jobs with one option set come alive together."""
+    queue = block.queue
+    options = block.options[block.opts[lo]]
+    now, n = kernel.now, hi - lo
+    first = block.base + lo
+    queue.counts[HELD] -= n
+    if until is not None:
+        due_at = until
+        block.codes[lo:hi] = BYTE[SCHEDULED] * n
+        queue.counts[SCHEDULED] += n
+        kernel.promote_at(until, first, n)
+    else:
+        due_at = queue.clamp(now)
+        block.codes[lo:hi] = BYTE[LATE] * n
+        queue.counts[READY] += n
+        queue.lane(options.priority).put(due_at, first, n)
+    block.commits.append((lo, hi, now, due_at))
+    if options.ttl_ms is not None:
+        kernel.expire_at(now + options.ttl_ms, first, n)
+    if kernel.events is not None:
+        tell.tell(
+            kernel,
+            "committed",
+            queue,
+            Ids((IdRun(first, n),)),
+            now,
+            pushed_at=now,
+            ready_at=due_at,
+            run_at=until or 0,
+            task=options.task,
+            priority=options.priority,
+        )
+    queue.stir()
+
+
+def _publish_one(
+    kernel: "Kernel",
+    tenant: str,
+    held: HeldPush,
+    block: Block,
+    offset: int,
+    decisions: dict[int, int],
+) -> bool:
+    job_id = block.base + offset
+    now = kernel.now
+    until = due(held.run_at, held.delay_ms, job_id - held.first, now)
+    owner = decisions.get(job_id)
+    if owner is not None:
+        if owner:
+            known = kernel.locate(tenant, owner)
+            assert known is not None
+            side = block.sides[offset]
+            version = Version(
+                options=block.options_of(offset),
+                payload=block.place(offset),
+                digest=side.digest,
+                said_run_at=side.said_run_at,
+                run_at=until,
+                group=side.group,
+                headers=side.headers,
+                depends_on=side.depends_on,
+            )
+            replace(kernel, *known, version, side.keys)
+        discard_unborn(kernel, block, offset)
+        return bool(owner)
+    side = block.side(offset)
+    side.created_at = now
+    publish(kernel, block, offset, now, until, fresh=False)
+    ttl = block.options_of(offset).ttl_ms
+    if ttl is not None and COUNTER_OF[block.codes[offset]] not in ENDED:
+        kernel.expire_at(now + ttl, job_id, 1)
+    if kernel.events is not None:
+        tell.one(kernel, "committed", block, offset, now, run_at=until or 0)
+    return True

@@ -1,0 +1,104 @@
+"""Instants of things that are few: one heap per clock, entries checked when they come up."""
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from penstock.kernel.timers import FOREVER
+
+if TYPE_CHECKING:
+    from penstock.kernel.kernel import Kernel
+
+
+class _Heap:
+    __slots__ = ("_heap", "_kernel", "_serial", "due")
+
+    def __init__(self, kernel: "Kernel") -> None:
+        self._kernel = kernel
+        self._heap: list[tuple[int, int, int, Any]] = []
+        self._serial = 0  # orders ties
+        self.due = FOREVER
+
+    def _push(self, instant: int, rank: int, entry: Any) -> None:
+        self._serial += 1
+        heappush(self._heap, (instant, rank, self._serial, entry))
+        self.due = min(self.due, instant)
+
+    def pop(self, upto: int) -> tuple[int, Any] | None:
+        heap = self._heap
+        if heap and heap[0][0] <= upto:
+            instant, _, _, entry = heappop(heap)
+            return instant, entry
+        self.due = heap[0][0] if heap else FOREVER
+        return None
+
+
+class Calls(_Heap):
+    """By elapsed time: attempts that time out, groups whose rate has room, bulks that run out."""
+
+    __slots__ = ()
+
+    def add(self, instant: int, rank: int, entry: tuple[str, str, Any]) -> None:
+        self._push(instant, rank, entry)
+        self._kernel.elapsed_due = min(self._kernel.elapsed_due, instant)
+
+    def carry_out(self, instant: int, entry: tuple[str, str, Any]) -> None:
+        from penstock.kernel import bulk_ops, settle
+
+        kernel = self._kernel
+        at = kernel.now - (kernel.elapsed - instant)
+        kind, name, what = entry
+        if kind == "timeout":
+            lease = kernel.leases.get(name)
+            # One that ended earlier fails of that; it comes up right after.
+            if lease is not None and lease.expires >= instant:
+                settle.time_out(kernel, lease, what, at)
+        elif kind == "bulk":
+            bulk = kernel.bulks.get((name, what))
+            if bulk is not None and bulk.expires == instant:
+                bulk_ops.abort(kernel, name, bulk, at)
+        else:
+            tenant = kernel.tenants.get(name)
+            queue = tenant.queues.get(what[0]) if tenant is not None else None
+            group = queue.groups.get(what[1]) if queue is not None else None
+            if queue is not None and group is not None:
+                queue.seat(group)
+                queue.stir()
+
+
+class Calendar(_Heap):
+    """By wall clock: what is old enough to be forgotten."""
+
+    __slots__ = ()
+
+    def add(self, instant: int, kind: str, what: Any) -> None:
+        self._push(instant, 0, (kind, what))
+        self._kernel.wall_due = min(self._kernel.wall_due, instant)
+
+    def carry_out(self, instant: int, entry: tuple[str, Any]) -> None:
+        from penstock.kernel import ending
+        from penstock.model.policy import PRODUCER_IDLE_MS
+
+        kernel = self._kernel
+        kind, what = entry
+        if kind == "retention":
+            ending.retention(kernel, what, instant)
+        elif kind == "forget":
+            ending.forget_run(kernel, what)
+        elif kind == "key":
+            queue, key = what
+            record = queue.keys.records.get(key)
+            if record is not None and record.until == instant:
+                kernel.lapse_key(queue, key)
+        elif kind == "bulk":
+            finished = kernel.finished_bulks.get(what)
+            if finished is not None and what not in kernel.bulks:
+                del kernel.finished_bulks[what]
+        elif kind == "producer":
+            producer = kernel.producers.get(what)
+            if producer is None:
+                return
+            idle_at = producer.used_at + PRODUCER_IDLE_MS
+            if idle_at <= instant:
+                del kernel.producers[what]
+            else:
+                self.add(idle_at, "producer", what)

@@ -1,0 +1,135 @@
+"""Crons inside the kernel: installed instants, and what happens when one comes due.
+
+Planning is `model/schedule.py`'s; its instants come in with the command. Each is an ordinary keyed
+job; the record here only remembers which jobs those are.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.kernel import tell
+from penstock.kernel.blocks import Block
+from penstock.kernel.codes import CANCELLED, COUNTER_OF, SCHEDULED, WAITING
+from penstock.kernel.commands import DropCron, Push, PutCron
+from penstock.kernel.ending import end_one
+from penstock.model.errors import Overloaded
+from penstock.model.schedule import CronSpec
+from penstock.model.store import CronInfo
+
+if TYPE_CHECKING:
+    from penstock.kernel.kernel import Kernel
+
+LATE_MS = 60_000  # with missed="none": how late an instant may come due and still run
+
+
+class CronRecord(msgspec.Struct):
+    spec: CronSpec
+    config_hash: str
+    installed_until: int | None = None
+    pending: dict[int, int] = {}  # id → instant: not yet due
+    live: dict[int, int] = {}  # id → instant: came due and has not ended
+    executions: int = 0
+
+
+def put_cron(kernel: "Kernel", command: PutCron) -> CronInfo:
+    from penstock.kernel.push import push
+
+    spot = (command.tenant, command.spec.name)
+    record = kernel.crons.get(spot)
+    if record is None and len(kernel.crons) >= kernel.caps.crons:
+        raise Overloaded(f"the store holds {kernel.caps.crons} crons", "name")
+    if record is not None and record.config_hash != command.config_hash:
+        remove_pending(kernel, command.tenant, record)
+        record = CronRecord(command.spec, command.config_hash, executions=record.executions)
+    elif record is None:
+        record = CronRecord(command.spec, command.config_hash)
+    kernel.crons[spot] = record
+    if command.load is not None:
+        pushed = push(kernel, Push(tenant=command.tenant, loads=(command.load,)))
+        for instant, (job_id, outcome) in zip(command.instants, pushed.jobs, strict=True):
+            if outcome == "created":
+                _adopt(kernel, command.tenant, record, job_id, instant)
+            record.installed_until = max(record.installed_until or 0, instant)
+    return info(record)
+
+
+def _adopt(kernel: "Kernel", tenant: str, record: CronRecord, job_id: int, instant: int) -> None:
+    found = kernel.locate(tenant, job_id)
+    assert found is not None
+    block, offset = found
+    block.side(offset).cron = record.spec.name
+    if block.codes[offset] == SCHEDULED:
+        record.pending[job_id] = instant
+    else:
+        record.pending[job_id] = instant
+        came_due(kernel, block, offset)
+
+
+def came_due(kernel: "Kernel", block: Block, offset: int) -> bool:
+    """An instant comes due; False if it was cancelled instead of made ready."""
+    side = block.sides[offset]
+    tenant = block.queue.tenant.name
+    record = kernel.crons.get((tenant, side.cron or ""))
+    job_id = block.base + offset
+    if record is None or job_id not in record.pending:
+        return True
+    instant = record.pending.pop(job_id)
+    spec = record.spec
+    skipped = (
+        (spec.overlap == "skip" and bool(record.live))
+        or (spec.missed == "none" and kernel.now - instant > LATE_MS)
+        or (
+            spec.missed == "last"
+            and any(instant < other <= kernel.now for other in record.pending.values())
+        )
+    )
+    record.executions += 1
+    if skipped:
+        if kernel.events is not None:
+            tell.one(kernel, "cancelled", block, offset, kernel.now)
+        end_one(kernel, block, offset, CANCELLED, kernel.now)
+    else:
+        record.live[job_id] = instant
+    if spec.limit is not None and record.executions >= spec.limit:
+        remove_pending(kernel, tenant, record)
+        kernel.crons.pop((tenant, spec.name), None)
+    return not skipped
+
+
+def remove_pending(kernel: "Kernel", tenant: str, record: CronRecord) -> None:
+    """Instants that have not started vanish, keys too, so that they may be installed again."""
+    for job_id in [*record.pending, *record.live]:
+        found = kernel.locate(tenant, job_id)
+        if found is None:
+            continue
+        block, offset = found
+        side = block.sides.get(offset)
+        if COUNTER_OF[block.codes[offset]] not in WAITING or side is None or side.claimed:
+            continue
+        for claim in side.keys:
+            known = block.queue.keys.records.get(claim.key)
+            if known is not None and known.id == job_id:
+                kernel.lapse_key(block.queue, claim.key)
+        if kernel.events is not None:
+            tell.one(kernel, "cancelled", block, offset, kernel.now)
+        end_one(kernel, block, offset, CANCELLED, kernel.now, forget_now=True)
+    record.pending.clear()
+
+
+def drop_cron(kernel: "Kernel", command: DropCron) -> bool:
+    record = kernel.crons.pop((command.tenant, command.name), None)
+    if record is None:
+        return False
+    remove_pending(kernel, command.tenant, record)
+    return True
+
+
+def info(record: CronRecord) -> CronInfo:
+    return CronInfo(
+        spec=record.spec,
+        config_hash=record.config_hash,
+        installed_until=record.installed_until,
+        pending=tuple(sorted(record.pending.values())),
+        executions=record.executions,
+    )

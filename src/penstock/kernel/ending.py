@@ -1,0 +1,368 @@
+"""How jobs end and are forgotten: the one place where counters, keys, groups, dependants, results
+and retention are settled for a job that leaves the living.
+
+`end_range` serves runs of plain jobs in a few operations on bytes; `end_one` serves a job that has
+facts of its own. Both give the same result; a job may always take the slow way.
+"""
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from penstock.kernel.blocks import SIZE, Block, EndRun, Side
+from penstock.kernel.codes import (
+    ACTIVE,
+    COMPLETED,
+    COUNTER_OF,
+    DEAD,
+    GONE,
+    HELD,
+)
+from penstock.kernel.leases import set_codes
+from penstock.model.lifecycle import DeadReason
+
+if TYPE_CHECKING:
+    from penstock.kernel.kernel import Kernel
+    from penstock.kernel.queue import Queue
+
+
+def end_range(
+    kernel: "Kernel",
+    block: Block,
+    lo: int,
+    hi: int,
+    mask: bytes | None,
+    count: int,
+    at: int,
+    started_at: int,
+    worker: str,
+) -> None:
+    """Active jobs without sides complete together."""
+    queue = block.queue
+    counts = queue.counts
+    counts[ACTIVE] -= count
+    counts[COMPLETED] += count
+    if queue.bounded:
+        _lower_bounds(queue, block, lo, hi, mask, count)
+    if mask is None and hi - lo == 1:
+        block.codes[lo] = COMPLETED
+    else:
+        set_codes(block, lo, hi, mask, COMPLETED)
+    if kernel.awaited:
+        kernel.note_ends(block, lo, hi, mask)
+    run = EndRun(block, lo, hi, mask, count, COMPLETED, at, started_at, worker, None)
+    block.ended[lo] = run
+    _retain(kernel, queue, run)
+
+
+def end_one(
+    kernel: "Kernel",
+    block: Block,
+    offset: int,
+    code: int,
+    at: int,
+    *,
+    reason: DeadReason | None = None,
+    started_at: int = 0,
+    worker: str | None = None,
+    forget_now: bool = False,
+) -> None:
+    """Any job that has not ended becomes completed, dead, cancelled or expired.
+
+    One that was active must have left its lease already.
+    """
+    queue = block.queue
+    before = COUNTER_OF[block.codes[offset]]
+    queue.counts[before] -= 1
+    queue.counts[code] += 1
+    block.codes[offset] = code
+    if queue.bounded:
+        _lower_bounds(queue, block, offset, offset + 1, None, 1)
+    side = block.sides.get(offset)
+    options = block.options_of(offset)
+    if side is not None:
+        _settle_side(kernel, queue, block, offset, side, before, code, at)
+        if code == DEAD:
+            side.dead_reason = reason
+        if not started_at and side.started_at is not None:
+            started_at, worker = side.started_at, side.worker
+    elif code == DEAD:
+        block.side(offset).dead_reason = reason
+    if kernel.awaited:
+        kernel.note_ends(block, offset, offset + 1, None)
+    retain = options.retain_dead_ms if code == DEAD else options.retain_ms
+    if forget_now:
+        retain = 0
+    deadline = None if retain is None else at + retain
+    run = EndRun(block, offset, offset + 1, None, 1, code, at, started_at, worker, deadline)
+    block.ended[offset] = run
+    _retain(kernel, queue, run)
+
+
+def _settle_side(
+    kernel: "Kernel",
+    queue: "Queue",
+    block: Block,
+    offset: int,
+    side: Side,
+    before: int,
+    code: int,
+    at: int,
+) -> None:
+    job_id = block.base + offset
+    if side.keys:
+        queue.keys.free(side.keys, job_id, "live", "started")
+    if side.next is not None:
+        kernel.drop_chunk(side.next.payload[0], 1)
+        side.next = None
+    if side.group is not None and before != HELD:
+        freed = before == ACTIVE or side.owns_slot
+        side.owns_slot = False
+        queue.leave_group(side.group, freed=freed, ended=True)
+    if side.dependants:
+        kernel.cascade.append((job_id, code, at, side.dependants))
+    if side.depends_on and before != HELD:
+        unpin(kernel, queue.tenant.name, side.depends_on)
+    if side.cron is not None:
+        kernel.crons_pending_end(queue.tenant.name, side.cron, job_id)
+    side.waiting = 0
+
+
+def unpin(kernel: "Kernel", tenant: str, dependencies: tuple[int, ...]) -> None:
+    """A dependant ended: its dependencies may be forgotten if their retention is over."""
+    for job_id in dict.fromkeys(dependencies):
+        found = kernel.locate(tenant, job_id)
+        if found is None:
+            continue
+        block, offset = found
+        side = block.sides.get(offset)
+        if side is not None and side.pins:
+            side.pins -= 1
+            if side.overdue and not side.pins:
+                forget(kernel, block, offset, offset + 1, None, 1, block.codes[offset])
+
+
+def _lower_bounds(
+    queue: "Queue", block: Block, lo: int, hi: int, mask: bytes | None, count: int
+) -> None:
+    size = size_of(block, lo, hi, mask)
+    queue.bytes -= size
+    queue.tenant.live -= count
+    queue.tenant.bytes -= size
+
+
+def size_of(block: Block, lo: int, hi: int, mask: bytes | None) -> int:
+    """Payload bytes of these jobs, as they are now."""
+    total = 0
+    for offset in range(lo, hi):
+        if mask is None or mask[offset - lo]:
+            _, begin, end = block.place(offset)
+            total += end - begin
+    return total
+
+
+# -- retention -----------------------------------------------------------------------------------
+
+
+def _retain(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
+    """File what just ended by the rule that it is kept under; forget what that pushes out."""
+    config = queue.config
+    if run.deadline is not None:
+        if run.deadline <= run.at:
+            forget_run(kernel, run)
+        else:
+            kernel.calendar.add(run.deadline, "forget", run)
+        return
+    if run.code == DEAD:
+        if not config.retain_dead_ms:
+            forget_run(kernel, run)
+            return
+        _file(queue.dead, run)
+        if not queue.retention_due:
+            schedule_retention(kernel, queue)
+        return
+    if not config.retain_ms or not config.retain_count:
+        forget_run(kernel, run)
+        return
+    _file(queue.finished, run)
+    queue.finished_count += run.count
+    if queue.finished_count > config.retain_count:
+        trim_finished(kernel, queue)
+    if not queue.retention_due:
+        schedule_retention(kernel, queue)
+
+
+def _file(ends: "deque[EndRun]", run: EndRun) -> None:  # type: ignore[name-defined] # noqa: F821
+    """Append, keeping the order of instants even if the wall clock went back."""
+    if not ends or ends[-1].at <= run.at:
+        ends.append(run)
+        return
+    index = len(ends)
+    while index and ends[index - 1].at > run.at:
+        index -= 1
+    ends.insert(index, run)
+
+
+def trim_finished(kernel: "Kernel", queue: "Queue") -> None:
+    """Forget the oldest ends beyond the count that the queue keeps."""
+    most = queue.config.retain_count
+    finished = queue.finished
+    while queue.finished_count > most:
+        run = finished[0]
+        excess = queue.finished_count - most
+        if run.count <= excess:
+            finished.popleft()
+            queue.finished_count -= run.count
+            forget_run(kernel, run)
+        else:
+            queue.finished_count -= excess
+            _forget_first(kernel, run, excess)
+
+
+def _forget_first(kernel: "Kernel", run: EndRun, n: int) -> None:
+    """Forget the n lowest ids of a run that stays with the rest."""
+    block, lo = run.block, run.lo
+    if run.mask is None:
+        cut = lo + n
+        head = None
+    else:
+        below, above = n, run.hi - lo
+        while below < above:
+            middle = (below + above) // 2
+            if run.mask.count(1, 0, middle) < n:
+                below = middle + 1
+            else:
+                above = middle
+        cut = lo + below
+        head = run.mask[:below]
+        run.mask = run.mask[below:]
+    if block.ended.get(lo) is run:
+        del block.ended[lo]
+    run.lo = cut
+    run.count -= n
+    block.ended[cut] = run
+    forget(kernel, block, lo, cut, head, n, run.code)
+
+
+def schedule_retention(kernel: "Kernel", queue: "Queue") -> None:
+    """Put the instant of the next forgetting by age into the calendar."""
+    due = 0
+    config = queue.config
+    if queue.finished:
+        due = queue.finished[0].at + config.retain_ms
+    if queue.dead:
+        dead = queue.dead[0].at + config.retain_dead_ms
+        due = min(due, dead) if due else dead
+    queue.retention_due = due
+    if due:
+        kernel.calendar.add(due, "retention", queue)
+
+
+def retention(kernel: "Kernel", queue: "Queue", instant: int) -> None:
+    """The calendar says that something of this queue may be old enough."""
+    if instant != queue.retention_due:
+        return  # rescheduled meanwhile
+    config = queue.config
+    while queue.finished and queue.finished[0].at + config.retain_ms <= instant:
+        run = queue.finished.popleft()
+        queue.finished_count -= run.count
+        forget_run(kernel, run)
+    while queue.dead and queue.dead[0].at + config.retain_dead_ms <= instant:
+        forget_run(kernel, queue.dead.popleft())
+    schedule_retention(kernel, queue)
+
+
+def forget_run(kernel: "Kernel", run: EndRun) -> None:
+    """Forget jobs that ended together, unless that end is outdated (a redrive, a purge)."""
+    block = run.block
+    if block.ended.get(run.lo) is not run:
+        return
+    forget(kernel, block, run.lo, run.hi, run.mask, run.count, run.code)
+
+
+def forget(
+    kernel: "Kernel", block: Block, lo: int, hi: int, mask: bytes | None, count: int, code: int
+) -> None:
+    """Ended jobs with this code vanish; those that a live dependant needs wait for its end."""
+    if block.has_sides(lo, hi):
+        for offset in range(lo, hi):
+            if mask is None or mask[offset - lo]:
+                _forget_one(kernel, block, offset, code)
+        if block.ended.get(lo) is not None and block.codes[lo] == GONE:
+            del block.ended[lo]
+    else:
+        block.ended.pop(lo, None)
+        block.queue.counts[code] -= count
+        if mask is None:
+            block.codes[lo:hi] = bytes(hi - lo)
+        else:
+            before = int.from_bytes(block.codes[lo:hi], "little")
+            after = before - int.from_bytes(mask, "little") * code
+            block.codes[lo:hi] = after.to_bytes(hi - lo, "little")
+        block.live -= count
+        unref(kernel, block, lo, hi, mask)
+    if not block.live:
+        block.queue.drop_block(block)
+
+
+def _forget_one(kernel: "Kernel", block: Block, offset: int, code: int) -> None:
+    side = block.sides.get(offset)
+    if side is not None:
+        if side.pins:
+            side.overdue = True
+            return
+        if side.keys:
+            block.queue.keys.free(side.keys, block.base + offset, "retained")
+        for place in (side.payload, side.result):
+            if place is not None:
+                kernel.drop_chunk(place[0], 1)
+        del block.sides[offset]
+    block.ended.pop(offset, None)
+    block.queue.counts[code] -= 1
+    block.codes[offset] = GONE
+    block.live -= 1
+    unref(kernel, block, offset, offset + 1, None)
+
+
+def unref(kernel: "Kernel", block: Block, lo: int, hi: int, mask: bytes | None) -> None:
+    """The payloads that these jobs were pushed with are no longer needed."""
+    positions = block.pay_pos
+    record = bisect_right(positions, lo) - 1
+    at = lo
+    while at < hi:
+        until = positions[record + 1] if record + 1 < len(positions) else SIZE
+        until = min(until, hi)
+        n = until - at if mask is None else mask.count(1, at - lo, until - lo)
+        if n:
+            kernel.drop_chunk(block.pay_chunk[record], n)
+        at = until
+        record += 1
+
+
+def discard_unborn(kernel: "Kernel", block: Block, offset: int) -> None:
+    """A held job vanishes without ever having been: its bulk was aborted or left it out."""
+    side = block.sides.pop(offset, None)
+    if side is not None:
+        for place in (side.payload, side.result):
+            if place is not None:
+                kernel.drop_chunk(place[0], 1)
+    queue = block.queue
+    if queue.bounded:
+        _lower_bounds(queue, block, offset, offset + 1, None, 1)
+    queue.counts[HELD] -= 1
+    block.codes[offset] = GONE
+    block.live -= 1
+    unref(kernel, block, offset, offset + 1, None)
+
+
+# -- dependants ----------------------------------------------------------------------------------
+
+
+def run_cascade(kernel: "Kernel") -> None:
+    """Tell dependants how their dependencies ended, and theirs in turn, without recursion."""
+    from penstock.kernel.flows import dependency_ended
+
+    cascade = kernel.cascade
+    while cascade:
+        job_id, code, at, dependants = cascade.popleft()
+        for dependant in dict.fromkeys(dependants):
+            dependency_ended(kernel, job_id, code, at, dependant)

@@ -1,0 +1,372 @@
+"""The kernel: `apply(command, now, elapsed)`, where every change of state enters.
+
+It first lets everything that is due take effect, elapsed clock before wall clock, then the command.
+Operations live in modules named for them; this one holds the state, the passing of time, and the
+few things that every operation needs.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.kernel import bulk_ops, claim, crons, manage, push, settle, snapshot, tell
+from penstock.kernel import commands as c
+from penstock.kernel.blocks import MASK, SHIFT, Block
+from penstock.kernel.bulks import Bulk, FinishedBulk
+from penstock.kernel.calendar import Calendar, Calls
+from penstock.kernel.codes import (
+    BYTE,
+    COUNTER_OF,
+    EXPIRED,
+    GONE,
+    LATE,
+    READY,
+    SCHEDULED,
+    WAITING,
+)
+from penstock.kernel.ending import end_one, run_cascade
+from penstock.kernel.leases import LeaseRecord
+from penstock.kernel.producers import Producer
+from penstock.kernel.queue import Queue, Tenant
+from penstock.kernel.timers import FOREVER, Agenda, Wheel
+from penstock.model.errors import Conflict, NotFound
+from penstock.model.event import Event
+from penstock.model.job import Codec, JobOptions, KeyClaim
+from penstock.model.policy import DEFAULT_CAPS, PRODUCER_IDLE_MS, Caps
+from penstock.model.store import Pushed
+
+VERSION: Final = 1  # of what the kernel decides; see docs before changing a decision
+
+Handler = Callable[["Kernel", Any], Any]
+
+
+class Kernel:
+    def __init__(self, seed: int, caps: Caps = DEFAULT_CAPS) -> None:
+        self.seed = seed
+        self.caps = caps
+        self.now = 0
+        self.elapsed = 0
+        self.position = 0  # commands applied
+
+        self.next_block = 0
+        self.blocks: dict[int, Block] = {}
+        self.tenants: dict[str, Tenant] = {}
+        self.queue_count = 0
+        self.leases: dict[str, LeaseRecord] = {}
+        self.chunks: dict[int, int] = {}  # payload chunk → places in it that are still needed
+        self.bulks: dict[tuple[str, str], Bulk] = {}
+        self.finished_bulks: dict[tuple[str, str], FinishedBulk] = {}
+        self.producers: dict[tuple[str, str], Producer] = {}
+        self.crons: dict[tuple[str, str], crons.CronRecord] = {}
+        self.kept_keys = 0  # keys kept for a duration
+
+        # What lies ahead. The two `due` instants are lower bounds: before them, nothing happens.
+        self.expiries: Wheel[str, LeaseRecord] = Wheel()  # elapsed: leases
+        self.calls = Calls(self)  # elapsed: timeouts, group rates, bulk deadlines
+        self.promotions = Agenda()  # wall: delays and retries
+        self.ttls = Agenda()  # wall
+        self.calendar = Calendar(self)  # wall: retention, kept keys, remembered names
+        self.elapsed_due = FOREVER
+        self.wall_due = FOREVER
+
+        self.cascade: deque[tuple[int, int, int, list[int]]] = deque()  # ends to tell dependants of
+
+        # Outputs, emptied by whoever drives the kernel. They influence no decision.
+        self.events: list[Event] | None = None  # None: nobody listens
+        self.stirred: dict[Queue, None] = {}  # watched queues that may have something to give
+        self.freed: list[int] = []  # chunks no longer needed
+        self.awaited: dict[int, int] = {}  # ids whose end somebody waits for → how many
+        self.ends: dict[int, Any] = {}  # of those: how they ended
+
+    # -- the way in ----------------------------------------------------------------------------
+
+    def apply(self, command: c.Command, now: int, elapsed: int) -> Any:
+        """Let time pass to that instant, then carry out the command. Errors change nothing more."""
+        self.position += 1
+        self.now = now
+        self.elapsed = max(self.elapsed, elapsed)
+        if isinstance(command, c.Tick):
+            return self.advance(command.steps)
+        if now >= self.wall_due or elapsed >= self.elapsed_due:
+            self.advance(FOREVER)
+        outcome = HANDLERS[command.__class__](self, command)
+        if self.cascade:
+            run_cascade(self)
+        return outcome
+
+    def is_due(self, now: int, elapsed: int) -> bool:
+        """Whether time alone may change something by that instant."""
+        return now >= self.wall_due or elapsed >= self.elapsed_due
+
+    # -- as records --------------------------------------------------------------------------------
+
+    def encode(self) -> list[bytes]:
+        """The whole state, one record per object."""
+        return snapshot.encode(self)
+
+    @staticmethod
+    def decode(encoded: Sequence[bytes], caps: Caps = DEFAULT_CAPS) -> "Kernel":
+        return snapshot.decode(encoded, caps)
+
+    def digest(self) -> str:
+        """Equal for two kernels exactly if they will decide alike."""
+        return snapshot.digest(self)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def advance(self, steps: int) -> bool:
+        """Let what is due take effect, at most that many steps; False if something is left."""
+        steps = self._advance_elapsed(steps)
+        if steps:
+            steps = self._advance_wall(steps)
+        self.elapsed_due = min(self.expiries.due, self.calls.due)
+        self.wall_due = min(self.promotions.due, self.ttls.due, self.calendar.due)
+        return steps > 0
+
+    def _advance_elapsed(self, steps: int) -> int:
+        elapsed = self.elapsed
+        while steps > 0:
+            called = self.calls.pop(elapsed)
+            if called is None:
+                break
+            self.calls.carry_out(*called)
+            if self.cascade:
+                run_cascade(self)
+            steps -= 1
+        while steps > 0:
+            expired = self.expiries.pop(elapsed)
+            if expired is None:
+                break
+            instant, lease = expired
+            if self.leases.get(lease.token) is lease and lease.expires == instant:
+                steps -= lease.count
+                settle.expire_lease(self, lease, self.now - (elapsed - instant))
+                if self.cascade:
+                    run_cascade(self)
+            steps -= 1
+        return max(steps, 0)
+
+    def _advance_wall(self, steps: int) -> int:
+        now = self.now
+        while steps > 0:
+            due = self.promotions.pop(now)
+            if due is None:
+                break
+            steps -= self._promote(*due)
+        while steps > 0:
+            due = self.ttls.pop(now)
+            if due is None:
+                break
+            steps -= self._expire(*due)
+        while steps > 0:
+            entry = self.calendar.pop(now)
+            if entry is None:
+                break
+            self.calendar.carry_out(*entry)
+            steps -= 1
+        return max(steps, 0)
+
+    def promote_at(self, instant: int, first: int, span: int) -> None:
+        self.promotions.add(instant, first, span, self.now)
+        self.wall_due = min(self.wall_due, self.promotions.due)
+
+    def expire_at(self, instant: int, first: int, span: int) -> None:
+        self.ttls.add(instant, first, span, self.now)
+        self.wall_due = min(self.wall_due, self.ttls.due)
+
+    def _promote(self, instant: int, first: int, span: int) -> int:
+        """Scheduled jobs of one stretch are due at that instant; answers the work done."""
+        block = self.blocks.get((first - 1) >> SHIFT)
+        if block is None:
+            return 1
+        queue = block.queue
+        lo = (first - 1) & MASK
+        hi = lo + span
+        if span > 1 and not block.has_sides(lo, hi):
+            options = {block.options[number] for number in set(block.opts[lo:hi])}
+            stretch = block.codes[lo:hi]
+            if len(options) == 1 and not stretch.strip(BYTE[SCHEDULED]):
+                only = options.pop()
+                if not only.lifo:
+                    block.codes[lo:hi] = BYTE[LATE] * span
+                    queue.counts[SCHEDULED] -= span
+                    queue.counts[READY] += span
+                    queue.lane(only.priority).put(instant, first, span)
+                    queue.stir()
+                    return 1
+        for offset in range(lo, hi):
+            if block.codes[offset] == SCHEDULED and block.due_at(offset) == instant:
+                self._promote_one(queue, block, offset, instant)
+        return span
+
+    def _promote_one(self, queue: Queue, block: Block, offset: int, instant: int) -> None:
+        side = block.sides.get(offset)
+        if side is not None and side.cron is not None and not crons.came_due(self, block, offset):
+            if self.cascade:
+                run_cascade(self)
+            return
+        queue.counts[SCHEDULED] -= 1
+        queue.counts[READY] += 1
+        queue.make_ready(block, offset, instant)
+
+    def _expire(self, instant: int, first: int, span: int) -> int:
+        """Jobs of one stretch whose ttl ends at that instant and that were never claimed."""
+        block = self.blocks.get((first - 1) >> SHIFT)
+        if block is None:
+            return 1
+        lo = (first - 1) & MASK
+        for offset in range(lo, lo + span):
+            if COUNTER_OF[block.codes[offset]] not in WAITING:
+                continue
+            side = block.sides.get(offset)
+            if side is not None and (side.claimed or side.no_ttl):
+                continue
+            ttl = block.options_of(offset).ttl_ms
+            if ttl is None or block.created_at(offset) + ttl != instant:
+                continue
+            if self.events is not None:
+                tell.one(self, "expired", block, offset, instant)
+            end_one(self, block, offset, EXPIRED, instant)
+            if self.cascade:
+                run_cascade(self)
+        return span
+
+    # -- finding ---------------------------------------------------------------------------------
+
+    def tenant(self, name: str) -> Tenant:
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = self.tenants[name] = Tenant(name)
+        return tenant
+
+    def queue(self, tenant: Tenant, name: str) -> Queue:
+        queue = tenant.queues.get(name)
+        if queue is None:
+            queue = tenant.queues[name] = Queue(self, tenant, name)
+            self.queue_count += 1
+            bounds = tenant.bounds
+            queue.bounded = not (
+                bounds.jobs is None and bounds.bytes is None and bounds.push_rate is None
+            )
+        return queue
+
+    def locate(self, tenant: str, job_id: int) -> tuple[Block, int] | None:
+        """The place of a job that this tenant knows."""
+        block = self.blocks.get((job_id - 1) >> SHIFT)
+        if block is None or block.queue.tenant.name != tenant:
+            return None
+        offset = (job_id - 1) & MASK
+        if offset >= len(block.codes) or block.codes[offset] == GONE:
+            return None
+        return block, offset
+
+    def locate_any(self, job_id: int) -> tuple[Block, int] | None:
+        block = self.blocks.get((job_id - 1) >> SHIFT)
+        return None if block is None else self.locate(block.queue.tenant.name, job_id)
+
+    # -- what several operations need ------------------------------------------------------------
+
+    def drop_chunk(self, chunk: int, n: int) -> None:
+        left = self.chunks[chunk] - n
+        if left:
+            self.chunks[chunk] = left
+        else:
+            del self.chunks[chunk]
+            self.freed.append(chunk)
+
+    def take_keys(
+        self, queue: Queue, job_id: int, claims: tuple[KeyClaim, ...], digest: bytes, at: int
+    ) -> None:
+        for wanted in claims:
+            before = queue.keys.records.get(wanted.key)
+            if before is not None and before.until:
+                self.kept_keys -= 1
+            record = queue.keys.take(wanted, job_id, digest, at)
+            if record.until:
+                self.kept_keys += 1
+                self.calendar.add(record.until, "key", (queue, wanted.key))
+
+    def lapse_key(self, queue: Queue, key: str) -> None:
+        record = queue.keys.records.pop(key, None)
+        if record is not None and record.until:
+            self.kept_keys -= 1
+
+    def note_ends(self, block: Block, lo: int, hi: int, mask: bytes | None) -> None:
+        """Some of these jobs, which just ended, may be waited for."""
+        from penstock.kernel.read import result_of
+
+        base = block.base
+        for job_id in [i for i in self.awaited if base + lo <= i < base + hi]:
+            offset = job_id - base
+            if mask is None or mask[offset - lo]:
+                self.ends[job_id] = result_of(block, offset)
+
+    def with_codec(self, options: JobOptions, codec: Codec) -> JobOptions:
+        return msgspec.structs.replace(options, codec=codec)
+
+    # -- bulks and producers -----------------------------------------------------------------------
+
+    def open_bulk(self, tenant: str, name: str) -> Bulk:
+        bulk = self.bulks.get((tenant, name))
+        if bulk is None:
+            if (tenant, name) in self.finished_bulks:
+                raise Conflict(f"bulk {name!r} is finished", "bulk")
+            raise NotFound(f"no bulk {name!r}", "bulk")
+        return bulk
+
+    def renew_bulk(self, tenant: str, bulk: Bulk) -> None:
+        bulk.expires = self.elapsed + bulk.deadline_ms
+        self.calls.add(bulk.expires, 0, ("bulk", tenant, bulk.name))
+
+    def drop_held(self, queue: Queue) -> None:
+        """A purge took the queue's held jobs: their bulks go on without them."""
+        for (tenant, _), bulk in self.bulks.items():
+            if tenant == queue.tenant.name:
+                for part, helds in bulk.parts.items():
+                    bulk.parts[part] = [held for held in helds if held.queue != queue.name]
+
+    def producer(self, tenant: str, name: str) -> Producer | None:
+        return self.producers.get((tenant, name))
+
+    def remember(
+        self, tenant: str, name: str, sequence: int, content: bytes, pushed: Pushed
+    ) -> None:
+        producer = self.producers.get((tenant, name))
+        if producer is None:
+            producer = self.producers[tenant, name] = Producer(self.now)
+            self.calendar.add(self.now + PRODUCER_IDLE_MS, "producer", (tenant, name))
+        producer.used_at = self.now
+        producer.remember(sequence, content, pushed, self.caps.answers_per_producer)
+
+    def crons_pending_end(self, tenant: str, name: str, job_id: int) -> None:
+        """A job of a cron ended."""
+        record = self.crons.get((tenant, name))
+        if record is not None:
+            record.live.pop(job_id, None)
+            record.pending.pop(job_id, None)
+
+
+HANDLERS: Final[dict[type[c.Command], Handler]] = {
+    c.Push: push.push,
+    c.Claim: claim.claim,
+    c.Ack: settle.ack,
+    c.Fail: settle.fail,
+    c.Release: settle.release,
+    c.Extend: settle.extend,
+    c.Report: settle.report,
+    c.Cancel: manage.cancel,
+    c.Edit: manage.edit,
+    c.Redrive: manage.redrive,
+    c.PurgeDead: manage.purge_dead,
+    c.Configure: manage.configure,
+    c.ConfigureTenant: manage.configure_tenant,
+    c.Drain: manage.drain,
+    c.Purge: manage.purge,
+    c.OpenBulk: bulk_ops.open_bulk,
+    c.CommitBulk: bulk_ops.commit_bulk,
+    c.AbortBulk: bulk_ops.abort_bulk,
+    c.PutCron: crons.put_cron,
+    c.DropCron: crons.drop_cron,
+}

@@ -1,0 +1,133 @@
+"""Leases: who holds what until when.
+
+A lease remembers the runs it claimed and who has left it since. A job that left is no longer the
+lease's own, even if it is active again under another one.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.kernel.codes import ACTIVE
+
+if TYPE_CHECKING:
+    from penstock.kernel.blocks import Block
+    from penstock.kernel.queue import Queue
+
+
+class HeldRun:
+    """Jobs of one block under one lease: those from lo to hi whose byte in `mask` is 1."""
+
+    __slots__ = ("block", "count", "gone", "hi", "lease", "lo", "mask")
+
+    def __init__(self, block: "Block", lo: int, hi: int, mask: bytes | None, count: int) -> None:
+        self.block = block
+        self.lo = lo
+        self.hi = hi
+        self.mask = mask  # as claimed; None: all
+        self.count = count  # still held
+        self.gone: bytearray | None = None  # 1 for each that left
+        self.lease: LeaseRecord
+
+    def holds(self, offset: int) -> bool:
+        index = offset - self.lo
+        return (
+            0 <= index < self.hi - self.lo
+            and (self.mask is None or self.mask[index] == 1)
+            and (self.gone is None or not self.gone[index])
+            and self.count > 0
+        )
+
+    def offsets(self) -> list[int]:
+        """Those still held, ascending."""
+        lo, mask, gone = self.lo, self.mask, self.gone
+        if not self.count:
+            return []
+        if mask is None and gone is None:
+            return list(range(lo, self.hi))
+        return [
+            lo + index
+            for index in range(self.hi - lo)
+            if (mask is None or mask[index]) and (gone is None or not gone[index])
+        ]
+
+    def leave(self, offset: int) -> None:
+        if self.gone is None:
+            self.gone = bytearray(self.hi - self.lo)
+        self.gone[offset - self.lo] = 1
+        self.count -= 1
+
+    def still(self) -> bytes | None:
+        """The mask of those still held; None: all from lo to hi."""
+        if self.gone is None:
+            return self.mask
+        gone = self.gone.translate(_NOT)
+        if self.mask is None:
+            return bytes(gone)
+        return both(self.mask, gone)
+
+
+class LeaseRecord:
+    __slots__ = (
+        "began",
+        "claimed_at",
+        "count",
+        "expires",
+        "first",
+        "heartbeat",
+        "lease_ms",
+        "lost",
+        "queue",
+        "runs",
+        "token",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        token: str,
+        queue: "Queue",
+        runs: list[HeldRun],
+        count: int,
+        worker: str,
+        lease_ms: int,
+        claimed_at: int,
+        expires: int,
+    ) -> None:
+        self.token = token
+        self.queue = queue
+        self.runs = runs
+        self.count = count  # jobs still held
+        self.worker = worker
+        self.lease_ms = lease_ms
+        self.claimed_at = claimed_at  # wall clock
+        self.began = expires - lease_ms  # elapsed
+        self.heartbeat = claimed_at
+        self.expires = expires  # elapsed
+        self.first = runs[0].block.base + runs[0].lo  # orders ties of expiry
+        self.lost: list[int] | None = None  # taken from it, not given up by its holder
+
+    def run_of(self, block: "Block", offset: int) -> HeldRun | None:
+        for run in self.runs:
+            if run.block is block and run.holds(offset):
+                return run
+        return None
+
+
+_NOT = bytes([1]) + bytes(255)
+
+
+def both(one: bytes | bytearray, other: bytes | bytearray) -> bytes:
+    """The bytewise conjunction of two masks, at the speed of big integers."""
+    joined = int.from_bytes(one, "little") & int.from_bytes(other, "little")
+    return joined.to_bytes(len(one), "little")
+
+
+def set_codes(block: "Block", lo: int, hi: int, mask: bytes | None, code: int) -> None:
+    """Turn active jobs of a range (all, or by mask) into `code`, without a loop over jobs."""
+    if mask is None:
+        block.codes[lo:hi] = bytes([code]) * (hi - lo)
+        return
+    # Masked bytes are ACTIVE, others anything: adding mask × difference never carries.
+    before = int.from_bytes(block.codes[lo:hi], "little")
+    change = int.from_bytes(mask, "little") * abs(code - ACTIVE)
+    after = before + change if code >= ACTIVE else before - change
+    block.codes[lo:hi] = after.to_bytes(hi - lo, "little")

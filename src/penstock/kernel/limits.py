@@ -1,0 +1,43 @@
+"""Rate limits as GCRA in exact integers.
+
+A meter remembers the theoretical arrival instant of the next job. To stay exact for any number of
+tokens, instants are in microseconds *times tokens*, so the gap between two jobs is the period.
+"""
+
+from penstock.model.policy import Rate
+
+
+class Meter:
+    """How much of a rate has been used."""
+
+    __slots__ = ("arrival", "rate")
+
+    def __init__(self, rate: Rate, arrival: int = 0) -> None:
+        self.rate = rate
+        self.arrival = arrival  # microseconds × tokens
+
+    def _parts(self, elapsed: int) -> tuple[int, int, int]:
+        rate = self.rate
+        return elapsed * 1000 * rate.tokens, rate.per_ms * 1000, rate.burst or rate.tokens
+
+    def room(self, elapsed: int) -> int:
+        """How many jobs may pass at this instant."""
+        now, gap, burst = self._parts(elapsed)
+        return max(0, (now + burst * gap - max(self.arrival, now)) // gap)
+
+    def take(self, elapsed: int, n: int) -> None:
+        now, gap, _ = self._parts(elapsed)
+        self.arrival = max(self.arrival, now) + n * gap
+
+    def next_at(self, elapsed: int) -> int:
+        """The first instant (elapsed, ms) at which a job may pass."""
+        now, gap, burst = self._parts(elapsed)
+        wait = self.arrival - (burst - 1) * gap - now
+        if wait <= 0:
+            return elapsed
+        per_ms = 1000 * self.rate.tokens
+        return elapsed + -(-wait // per_ms)
+
+    def idle(self, elapsed: int) -> bool:
+        """Whether this meter remembers nothing that a new one would not."""
+        return self.arrival <= elapsed * 1000 * self.rate.tokens

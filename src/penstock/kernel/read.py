@@ -1,0 +1,433 @@
+"""Looking at jobs and queues. Changes nothing; time must have been advanced before.
+
+Payload and result bytes are not here: whoever asks is given their places.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.kernel.blocks import SHIFT, Block, Place
+from penstock.kernel.claim import room
+from penstock.kernel.codes import (
+    ACTIVE,
+    BLOCKED,
+    COMPLETED,
+    COUNTER_BY_STATE,
+    COUNTER_OF,
+    DEAD,
+    ENDED,
+    GONE,
+    HELD,
+    READY,
+    SCHEDULED,
+    STATES,
+)
+from penstock.kernel.leases import HeldRun, LeaseRecord
+from penstock.model.job import Codec, IdRun, Individual, JobError, JobOptions
+from penstock.model.lifecycle import DeadReason, State
+from penstock.model.policy import DEFAULT_CONFIG
+from penstock.model.store import Explanation, QueueInfo
+
+if TYPE_CHECKING:
+    from penstock.kernel.kernel import Kernel
+    from penstock.kernel.queue import Queue
+
+SCAN: Final = 65_536  # jobs that one `find` looks at, at most
+
+
+class JobView(msgspec.Struct, kw_only=True):
+    """Everything known of a job but the bytes of its payload and result."""
+
+    facts: dict[str, Any]
+    payload: Place
+    result: Place | None
+
+
+class End(msgspec.Struct, kw_only=True):
+    """How a job ended, taken at that moment: it may be forgotten at once."""
+
+    state: State
+    result: Place | None = None
+    codec: Codec | None = None
+    error: JobError | None = None
+    dead_reason: DeadReason | None = None
+
+
+def result_of(block: Block, offset: int) -> End | None:
+    """None while the job has not ended."""
+    code = COUNTER_OF[block.codes[offset]]
+    if code not in ENDED:
+        return None
+    side = block.sides.get(offset)
+    if side is None:
+        return End(state=STATES[code])
+    return End(
+        state=STATES[code],
+        result=side.result if code == COMPLETED else None,
+        codec=side.result_codec if code == COMPLETED else None,
+        error=side.errors[-1] if side.errors and code == DEAD else None,
+        dead_reason=side.dead_reason,
+    )
+
+
+def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
+    code = COUNTER_OF[block.codes[offset]]
+    side = block.sides.get(offset)
+    options = block.options_of(offset)
+    due = block.due_at(offset)
+    created_at = block.created_at(offset)
+    facts: dict[str, Any] = {
+        "id": block.base + offset,
+        "queue": block.queue.name,
+        "options": options,
+        "created_at": created_at,
+        "run_at": due,
+        "attempt": 1 if code in (ACTIVE, COMPLETED) else 0,
+        "state": STATES[code],
+        "priority": block.priority_of(offset),
+    }
+    if side is not None:
+        facts |= {
+            "attempt": side.attempts,
+            "run_at": _shown_run_at(block, offset),
+            "key": side.keys[0].key if side.keys else None,
+            "group": side.group,
+            "headers": side.headers,
+            "depends_on": side.depends_on,
+            "dead_reason": side.dead_reason if code == DEAD else None,
+            "progress": side.progress,
+            "progress_message": side.progress_message,
+            "errors": side.errors,
+            "started_at": side.started_at,
+            "worker": side.worker,
+            "dependants": tuple(dict.fromkeys(side.dependants or ())),
+            "result_codec": side.result_codec,
+        }
+    if code == ACTIVE:
+        run = block.holder_of(offset)
+        assert run is not None, "an active job is held"
+        lease = run.lease
+        facts |= {
+            "lease_expires_at": kernel.now + lease.expires - kernel.elapsed,
+            "last_heartbeat": lease.heartbeat,
+            "worker": lease.worker,
+            "started_at": lease.claimed_at,
+        }
+    elif code in ENDED:
+        end = block.end_of(offset)
+        if end is not None:
+            facts["finished_at"] = end.at
+            if end.started_at:
+                facts |= {"started_at": end.started_at, "worker": end.worker}
+    return JobView(facts=facts, payload=block.place(offset), result=side.result if side else None)
+
+
+def _shown_run_at(block: Block, offset: int) -> int:
+    side = block.sides[offset]
+    if side.run_at is not None:
+        return side.run_at
+    if side.ready_at is None:
+        return block.due_at(offset)
+    return block.created_at(offset)
+
+
+# -- what a claim hands out ------------------------------------------------------------------------
+
+
+class Cut(msgspec.Struct, kw_only=True):
+    """One run of a lease, as it was claimed: what `ClaimedRun` needs but the bytes."""
+
+    ids: IdRun
+    places: "list[Place] | None"  # one each; None: one stretch
+    stretch: Place | None  # chunk, begin, end of payloads that lie end to end …
+    ends: list[int]  # … with their ends, relative to begin
+    options: tuple[JobOptions, ...]
+    option_of: bytes | list[int] | None
+    created_at: int | list[int]
+    run_at: int | list[int]
+    individual: dict[int, Individual]
+
+
+def cut(run: HeldRun) -> Cut:
+    block, lo, hi, mask = run.block, run.lo, run.hi, run.mask
+    offsets = range(lo, hi) if mask is None else list(compress(range(lo, hi), mask))
+    sides = block.sides
+    own = [o for o in offsets if o in sides] if block.has_sides(lo, hi) else []
+    individual = {}
+    for offset in own:
+        side = sides[offset]
+        individual[block.base + offset] = Individual(
+            attempt=side.attempts,
+            priority=side.priority,
+            key=side.keys[0].key if side.keys else None,
+            group=side.group,
+            headers=side.headers,
+            depends_on=side.depends_on,
+        )
+    plain = not own
+    record = bisect_right(block.pay_pos, lo) - 1
+    one_record = bisect_right(block.pay_pos, hi - 1) - 1 == record
+    if plain and mask is None and one_record:
+        origin = block.pay_origin[record]
+        begin = block.ends[lo - 1] if lo > block.pay_pos[record] else 0
+        ends = [end - begin for end in block.ends[lo:hi]]
+        stretch: Place | None = (block.pay_chunk[record], origin + begin, origin + begin + ends[-1])
+        places = None
+    else:
+        places = [block.place(offset) for offset in offsets]
+        stretch, ends = None, []
+    options, option_of = _options(block, offsets, plain)
+    alike = plain and block.same_ready_until(lo) >= hi and not block.commits
+    return Cut(
+        ids=IdRun(block.base + lo, hi - lo, mask),
+        places=places,
+        stretch=stretch,
+        ends=ends,
+        options=options,
+        option_of=option_of,
+        created_at=block.created_at(lo) if alike else [block.created_at(o) for o in offsets],
+        run_at=block.due_at(lo)
+        if alike
+        else [_shown_run_at(block, o) if o in sides else block.due_at(o) for o in offsets],
+        individual=individual,
+    )
+
+
+def _options(
+    block: Block, offsets: "range | list[int]", plain: bool
+) -> tuple[tuple[JobOptions, ...], list[int] | None]:
+    if plain:
+        numbers = [block.opts[o] for o in offsets] if len(offsets) > 1 else None
+        if numbers is None or len(set(numbers)) == 1:
+            return (block.options[block.opts[offsets[0]]],), None
+    table: dict[JobOptions, int] = {}
+    option_of = [table.setdefault(block.options_of(o), len(table)) for o in offsets]
+    return tuple(table), option_of if len(table) > 1 else None
+
+
+def held_ids(lease: LeaseRecord) -> list[int]:
+    return [run.block.base + offset for run in lease.runs for offset in run.offsets()]
+
+
+# -- find ----------------------------------------------------------------------------------------
+
+
+def find(
+    kernel: "Kernel",
+    tenant: str,
+    name: str,
+    state: State | None,
+    task: str | None,
+    tag: str | None,
+    cursor: int,
+    limit: int,
+) -> tuple[list[tuple[Block, int]], int | None]:
+    """Places of jobs from that id on, and the id to go on from."""
+    queue = _queue(kernel, tenant, name)
+    if queue is None:
+        return [], None
+    found: list[tuple[Block, int]] = []
+    scanned = 0
+    for number in sorted(queue.blocks):
+        block = queue.blocks[number]
+        start = max(cursor - block.base, 0)
+        if start >= len(block.codes):
+            continue
+        for offset in _matching(block, start, state):
+            if len(found) == limit:
+                return found, block.base + offset
+            options = block.options_of(offset)
+            if (task is None or options.task == task) and (tag is None or tag in options.tags):
+                found.append((block, offset))
+            elif scanned > SCAN:
+                return found, block.base + offset + 1
+            scanned += 1
+        scanned += 64  # looking through a block costs something, whatever it holds
+        if scanned > SCAN:
+            return found, block.base + len(block.codes)
+    return found, None
+
+
+def _matching(block: Block, start: int, state: State | None) -> Iterator[int]:
+    if state is None:
+        return (o for o in range(start, len(block.codes)) if block.codes[o] != GONE)
+    wanted = COUNTER_BY_STATE[state]
+    counters = block.codes.translate(COUNTER_OF)
+    return _positions(counters, wanted, start)
+
+
+def _positions(counters: bytearray, wanted: int, start: int) -> Iterator[int]:
+    at = counters.find(wanted, start)
+    while at >= 0:
+        yield at
+        at = counters.find(wanted, at + 1)
+
+
+def _queue(kernel: "Kernel", tenant: str, name: str) -> "Queue | None":
+    known = kernel.tenants.get(tenant)
+    return known.queues.get(name) if known is not None else None
+
+
+# -- queues --------------------------------------------------------------------------------------
+
+
+def queues(kernel: "Kernel", tenant: str, names: list[str] | None) -> list[QueueInfo]:
+    known = kernel.tenants.get(tenant)
+    existing = known.queues if known is not None else {}
+    if names is None:
+        names = sorted(name for name, queue in existing.items() if exists(queue, kernel.now))
+    return [queue_info(kernel, name, existing.get(name)) for name in names]
+
+
+def exists(queue: "Queue", now: int) -> bool:
+    return (
+        any(queue.counts)
+        or queue.config != DEFAULT_CONFIG
+        or any(not r.until or r.until > now for r in queue.keys.records.values())
+    )
+
+
+def queue_info(kernel: "Kernel", name: str, queue: "Queue | None") -> QueueInfo:
+    if queue is None:
+        counts = dict.fromkeys(State, 0)
+        return QueueInfo(queue=name, config=DEFAULT_CONFIG, counts=counts, oldest_ready_ms=None)
+    oldest = oldest_ready(queue)
+    return QueueInfo(
+        queue=name,
+        config=queue.config,
+        counts={state: queue.counts[COUNTER_BY_STATE[state]] for state in State},
+        oldest_ready_ms=None if oldest is None else max(kernel.now - oldest, 0),
+        groups=sum(
+            1 for group in queue.groups.values() if group.used or group.ready or group.owned
+        ),
+    )
+
+
+def oldest_ready(queue: "Queue") -> int | None:
+    """The earliest ready instant among the heads of all lines."""
+    heads = []
+    for lane in list(queue.lanes.values()):
+        head = lane.peek()
+        if head is not None:
+            heads.append(head[0])
+    for group in queue.groups.values():
+        ready = [entry[0] for entry in (*group.ready, *group.owned) if _is_ready(queue, entry[1])]
+        heads += ready
+    return min(heads, default=None)
+
+
+def _is_ready(queue: "Queue", job_id: int) -> bool:
+    block = queue.blocks.get((job_id - 1) >> SHIFT)
+    return block is not None and COUNTER_OF[block.codes[job_id - block.base]] == READY
+
+
+# -- explain -------------------------------------------------------------------------------------
+
+
+def explain(kernel: "Kernel", block: Block, offset: int) -> Explanation:
+    job_id = block.base + offset
+    code = COUNTER_OF[block.codes[offset]]
+    state = STATES[code]
+    side = block.sides.get(offset)
+    if code == HELD:
+        return Explanation(id=job_id, state=state, reasons=("held",))
+    if code in ENDED:
+        return Explanation(id=job_id, state=state, reasons=("ended",))
+    if code == ACTIVE:
+        return Explanation(id=job_id, state=state, reasons=("active",))
+    if code == BLOCKED:
+        assert side is not None
+        tenant = block.queue.tenant.name
+        waiting = [
+            dependency
+            for dependency in side.depends_on
+            if (known := kernel.locate(tenant, dependency)) is not None
+            and COUNTER_OF[known[0].codes[known[1]]] not in ENDED
+        ]
+        return Explanation(
+            id=job_id, state=state, reasons=("blocked",), detail={"blocked": waiting}
+        )
+    if code == SCHEDULED:
+        reason = "backoff" if side is not None and side.failures else "delayed"
+        due = block.due_at(offset)
+        return Explanation(
+            id=job_id, state=state, reasons=(reason,), detail={reason: due}, start_at=due
+        )
+    return _explain_ready(kernel, block, offset)
+
+
+def _explain_ready(kernel: "Kernel", block: Block, offset: int) -> Explanation:
+    queue = block.queue
+    config = queue.config
+    reasons: list[str] = []
+    detail: dict[str, Any] = {}
+    start_at: int | None = kernel.now
+    if config.paused:
+        reasons.append("paused")
+        start_at = None
+    concurrency = config.limits.concurrency
+    if concurrency is not None and queue.counts[ACTIVE] >= concurrency:
+        reasons.append("concurrency")
+        detail["concurrency"] = concurrency
+        start_at = None
+    if queue.meter is not None and not queue.meter.room(kernel.elapsed):
+        reasons.append("rate")
+        wait = queue.meter.next_at(kernel.elapsed) - kernel.elapsed
+        detail["rate"] = kernel.now + wait
+        start_at = None if start_at is None else kernel.now + wait
+    side = block.sides.get(offset)
+    if side is not None and side.group is not None:
+        group = queue.groups[side.group]
+        if group.used >= config.limits.group_concurrency and not side.owns_slot:
+            reasons.append("group")
+            detail["group"] = side.group
+            start_at = None
+        elif group.meter is not None and not group.meter.room(kernel.elapsed):
+            reasons.append("group_rate")
+            detail["group_rate"] = side.group
+            start_at = None
+    ahead = _ahead(queue, block, offset)
+    if ahead:
+        reasons.append("line")
+        start_at = None
+    if not reasons:
+        reasons.append("next")
+    return Explanation(
+        id=block.base + offset,
+        state=State.READY,
+        reasons=tuple(reasons),
+        detail=detail,
+        ahead=ahead,
+        start_at=start_at,
+    )
+
+
+def _ahead(queue: "Queue", block: Block, offset: int) -> int:
+    """Ready jobs of the queue with a better rank. Rings and limits are not simulated."""
+    mine = rank(block, offset)
+    ahead = 0
+    for other in queue.blocks.values():
+        counters = other.codes.translate(COUNTER_OF)
+        if not counters.count(READY):
+            continue
+        for at in _positions(counters, READY, 0):
+            if rank(other, at) < mine:
+                ahead += 1
+    return ahead
+
+
+def rank(block: Block, offset: int) -> tuple[int, int, int, int]:
+    """Priority, then lifo, then ready instant, then id: lower is served first."""
+    ready, job_id = block.due_at(offset), block.base + offset
+    if block.options_of(offset).lifo:
+        return -block.priority_of(offset), 0, -ready, -job_id
+    return -block.priority_of(offset), 1, ready, job_id
+
+
+def holds_back(kernel: "Kernel", queue: "Queue") -> bool:
+    """Whether the queue's own limits let nothing pass now."""
+    return queue.limited and not room(kernel, queue, 1)

@@ -1,0 +1,373 @@
+"""The ways out of `active`: ack, fail, release, expiry, timeout; and the heartbeat that puts off.
+
+Whole leases of plain jobs settle by ranges. A job with facts of its own, or one that is named,
+settles by itself. Every way out frees what the job held.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.kernel import tell
+from penstock.kernel.blocks import MASK, SHIFT, Block, Side
+from penstock.kernel.codes import ACTIVE, COMPLETED, COUNTER_OF, DEAD, READY, SCHEDULED, STATES
+from penstock.kernel.commands import Ack, Extend, Fail, Release, Report
+from penstock.kernel.ending import end_one, end_range
+from penstock.kernel.leases import HeldRun, LeaseRecord
+from penstock.kernel.replace import restart
+from penstock.model.errors import Invalid, LeaseLost
+from penstock.model.event import EventKind
+from penstock.model.job import IdRun, Ids, JobError, LogLine
+from penstock.model.lifecycle import DeadReason
+from penstock.model.policy import backoff_ms
+from penstock.model.store import Acked, Extended, Failed, FailedJob, Released
+
+if TYPE_CHECKING:
+    from penstock.kernel.kernel import Kernel
+
+Held = tuple[HeldRun, int]  # a run and the offset of a job in it
+
+
+def lease_of(kernel: "Kernel", tenant: str, token: str) -> LeaseRecord:
+    lease = kernel.leases.get(token)
+    if lease is None or lease.queue.tenant.name != tenant:
+        raise LeaseLost("the lease has expired, or never was", "lease")
+    return lease
+
+
+def named(lease: LeaseRecord, ids: Sequence[int] | None) -> tuple[list[Held], list[int]]:
+    """The named jobs that the lease holds (None: all that it holds), and the ids of the others."""
+    if ids is None:
+        held = held_by(lease)
+        lost: list[int] = []
+    else:
+        held, lost = [], []
+        blocks = lease.queue.blocks
+        for job_id in dict.fromkeys(ids):
+            block = blocks.get((job_id - 1) >> SHIFT)
+            run = lease.run_of(block, (job_id - 1) & MASK) if block is not None else None
+            if run is None:
+                lost.append(job_id)
+            else:
+                held.append((run, (job_id - 1) & MASK))
+    if not held:
+        raise LeaseLost("the lease holds none of these jobs (any more)", "lease")
+    return held, lost
+
+
+def held_by(lease: LeaseRecord) -> list[Held]:
+    return [(run, offset) for run in lease.runs for offset in run.offsets()]
+
+
+def leave(kernel: "Kernel", run: HeldRun, offset: int) -> None:
+    """A job leaves its lease; with the last one the lease ends."""
+    block, lease = run.block, run.lease
+    if run.hi - run.lo == 1:
+        run.count = 0
+        block.holders.pop(offset, None)
+    else:
+        run.leave(offset)
+        if not run.count:
+            block.held.pop(run, None)
+    lease.count -= 1
+    if not lease.count and not lease.lost:
+        drop(kernel, lease)
+
+
+def take_away(kernel: "Kernel", run: HeldRun, offset: int) -> None:
+    """A job is taken from its lease; the holder learns it by the next heartbeat."""
+    lease = run.lease
+    lease.lost = [*(lease.lost or ()), run.block.base + offset]
+    leave(kernel, run, offset)
+
+
+def drop(kernel: "Kernel", lease: LeaseRecord) -> None:
+    if kernel.leases.pop(lease.token, None) is not None:
+        kernel.expiries.strike(lease.expires, lease.token)
+
+
+# -- ack -----------------------------------------------------------------------------------------
+
+
+def ack(kernel: "Kernel", command: Ack) -> Acked:
+    lease = kernel.leases.get(command.lease)
+    if lease is None or lease.queue.tenant.name != command.tenant:
+        raise LeaseLost("the lease has expired, or never was", "lease")
+    if command.ids is None and command.results is None and lease.count:
+        return Acked(_ack_whole(kernel, lease))
+    held, lost = named(lease, command.ids)
+    results = command.results or {}
+    if results:
+        acked = {run.block.base + offset for run, offset in held}
+        for job_id in results:
+            if job_id not in acked:
+                raise Invalid(f"job {job_id} is not acked by this call", "results")
+    for run, offset in held:
+        side = run.block.sides.get(offset)
+        place = results.get(run.block.base + offset)
+        if place is not None:
+            if side is None:
+                side = run.block.side(offset)
+                side.attempts, side.claimed = 1, True
+            if side.next is None:
+                side.result, side.result_codec = place, command.codec
+                kernel.chunks[place[0]] = kernel.chunks.get(place[0], 0) + 1
+        _complete(kernel, lease, run, offset, side)
+    lease.queue.stir()
+    return Acked(Ids.of(run.block.base + offset for run, offset in held), Ids.of(lost))
+
+
+def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
+    """Every job that the lease still holds completes. The hot path of acks."""
+    now = kernel.now
+    done: list[IdRun] = []
+    for run in lease.runs:
+        if not run.count:
+            continue
+        block, lo, hi = run.block, run.lo, run.hi
+        mask = run.still() if run.mask is not None or run.gone is not None else None
+        done.append(IdRun(block.base + lo, hi - lo, mask))
+        if block.retained or (block.sides and block.has_sides(lo, hi)):
+            for offset in run.offsets():
+                _complete(kernel, lease, run, offset, block.sides.get(offset))
+            continue
+        if kernel.events is not None:
+            tell.completed(kernel, lease, run, mask, now)
+        count = run.count
+        run.count = 0
+        lease.count -= count
+        if hi - lo == 1:
+            block.holders.pop(lo, None)
+        else:
+            block.held.pop(run, None)
+        end_range(kernel, block, lo, hi, mask, count, now, lease.claimed_at, lease.worker)
+    if not lease.lost:
+        drop(kernel, lease)
+    lease.queue.stir()
+    return Ids(tuple(done))
+
+
+def _complete(
+    kernel: "Kernel", lease: LeaseRecord, run: HeldRun, offset: int, side: Side | None
+) -> None:
+    block, now = run.block, kernel.now
+    leave(kernel, run, offset)
+    if side is not None and side.next is not None:
+        restart(kernel, block, offset, side, now)
+        return
+    if kernel.events is not None:
+        tell.one(
+            kernel,
+            "completed",
+            block,
+            offset,
+            now,
+            attempt=side.attempts if side is not None else 1,
+            claimed_at=lease.claimed_at,
+            worker=lease.worker,
+        )
+    end_one(kernel, block, offset, COMPLETED, now, started_at=lease.claimed_at, worker=lease.worker)
+
+
+# -- fail ----------------------------------------------------------------------------------------
+
+
+def fail(kernel: "Kernel", command: Fail) -> Failed:
+    lease = lease_of(kernel, command.tenant, command.lease)
+    held, lost = named(lease, command.ids)
+    jobs = [
+        fail_one(
+            kernel,
+            run,
+            offset,
+            command.error,
+            kernel.now,
+            retry_in_ms=command.retry_in_ms,
+            dead=command.dead,
+        )
+        for run, offset in held
+    ]
+    lease.queue.stir()
+    return Failed(tuple(jobs), Ids.of(lost))
+
+
+def fail_one(
+    kernel: "Kernel",
+    run: HeldRun,
+    offset: int,
+    error: JobError,
+    at: int,
+    *,
+    retry_in_ms: int | None = None,
+    dead: bool = False,
+) -> FailedJob:
+    """An attempt failed at that instant: retry, or dead."""
+    block, lease = run.block, run.lease
+    queue = block.queue
+    job_id = block.base + offset
+    side = started(block, offset)
+    leave(kernel, run, offset)
+    if side.next is not None:
+        restart(kernel, block, offset, side, at)
+        return _standing(block, offset)
+    side.failures += 1
+    error = JobError(
+        kind=error.kind,
+        message=error.message,
+        trace=error.trace,
+        at=at,
+        worker=lease.worker,
+        attempt=side.attempts,
+    )
+    side.errors = (*side.errors, error)[-kernel.caps.errors_per_job :]
+    side.started_at, side.worker = lease.claimed_at, lease.worker
+    options = block.options_of(offset)
+    facts = {
+        "claimed_at": lease.claimed_at,
+        "worker": lease.worker,
+        "error_kind": error.kind,
+        "error_message": error.message,
+    }
+    if dead or (options.max_attempts and side.attempts >= options.max_attempts):
+        reason = DeadReason.REJECTED if dead else DeadReason.MAX_ATTEMPTS
+        if kernel.events is not None:
+            tell.one(kernel, "dead", block, offset, at, reason=reason.value, **facts)
+        end_one(
+            kernel,
+            block,
+            offset,
+            DEAD,
+            at,
+            reason=reason,
+            started_at=lease.claimed_at,
+            worker=lease.worker,
+        )
+        return FailedJob(job_id, STATES[DEAD], None)
+    wait = (
+        backoff_ms(options.backoff, side.failures, kernel.seed, job_id)
+        if retry_in_ms is None
+        else retry_in_ms
+    )
+    run_at = at + wait
+    if kernel.events is not None:
+        tell.one(kernel, "retried", block, offset, at, run_at=run_at, **facts)
+    side.run_at = side.ready_at = run_at
+    queue.counts[ACTIVE] -= 1
+    if side.group is not None:
+        side.owns_slot = True
+    if wait:
+        queue.counts[SCHEDULED] += 1
+        block.codes[offset] = SCHEDULED
+        kernel.promote_at(run_at, job_id, 1)
+    else:
+        queue.counts[READY] += 1
+        queue.make_ready(block, offset, run_at)
+    return _standing(block, offset)
+
+
+def started(block: Block, offset: int) -> Side:
+    """The side of an active job; a new one says what its state said so far."""
+    side = block.sides.get(offset)
+    if side is None:
+        side = block.side(offset)
+        side.attempts, side.claimed = 1, True
+    return side
+
+
+def _standing(block: Block, offset: int) -> FailedJob:
+    state = STATES[COUNTER_OF[block.codes[offset]]]
+    return FailedJob(block.base + offset, state, block.due_at(offset))
+
+
+# -- release, expiry, timeout ----------------------------------------------------------------------
+
+
+def release(kernel: "Kernel", command: Release) -> Released:
+    lease = lease_of(kernel, command.tenant, command.lease)
+    held, lost = named(lease, command.ids)
+    for run, offset in held:
+        block = run.block
+        queue = block.queue
+        side = started(block, offset)
+        leave(kernel, run, offset)
+        if side.next is not None:
+            restart(kernel, block, offset, side, kernel.now)
+            continue
+        if kernel.events is not None:
+            tell.one(kernel, "released", block, offset, kernel.now, worker=lease.worker)
+        side.attempts -= 1
+        queue.counts[ACTIVE] -= 1
+        queue.counts[READY] += 1
+        if side.group is not None:
+            queue.groups[side.group].used -= 1
+        queue.make_ready(block, offset, block.due_at(offset))
+    lease.queue.stir()
+    return Released(Ids.of(run.block.base + offset for run, offset in held), Ids.of(lost))
+
+
+def expire_lease(kernel: "Kernel", lease: LeaseRecord, at: int) -> None:
+    """Whatever the lease still holds has failed at that instant."""
+    error = JobError(kind="lease_expired", message="the lease ended before the job did")
+    lease.lost = None
+    for run, offset in held_by(lease):
+        fail_one(kernel, run, offset, error, at)
+    drop(kernel, lease)
+    lease.queue.stir()
+
+
+def time_out(kernel: "Kernel", lease: LeaseRecord, timeout: int, at: int) -> None:
+    """Attempts of this lease that were given that long have run longer."""
+    error = JobError(kind="timeout", message=f"the attempt ran longer than {timeout} ms")
+    for run, offset in held_by(lease):
+        if run.block.options_of(offset).timeout_ms == timeout:
+            lease.lost = [*(lease.lost or ()), run.block.base + offset]
+            fail_one(kernel, run, offset, error, at)
+    lease.queue.stir()
+
+
+# -- extend, report --------------------------------------------------------------------------------
+
+
+def extend(kernel: "Kernel", command: Extend) -> Extended:
+    lease = lease_of(kernel, command.tenant, command.lease)
+    lease_ms = lease.lease_ms if command.lease_ms is None else command.lease_ms
+    kernel.expiries.strike(lease.expires, lease.token)
+    lease.expires = kernel.elapsed + lease_ms
+    lease.heartbeat = kernel.now
+    kernel.expiries.add(lease.expires, lease.first, lease.token, lease)
+    kernel.elapsed_due = min(kernel.elapsed_due, kernel.expiries.due)
+    if kernel.events is not None and lease.count:
+        ids = Ids.of(run.block.base + offset for run in lease.runs for offset in run.offsets())
+        tell.tell(kernel, "extended", lease.queue, ids, kernel.now, worker=lease.worker)
+    return Extended(kernel.now + lease_ms, Ids.of(lease.lost or ()))
+
+
+def report(kernel: "Kernel", command: Report) -> None:
+    lease = lease_of(kernel, command.tenant, command.lease)
+    ((run, offset),), _ = named(lease, [command.job_id])
+    block = run.block
+    said: list[tuple[EventKind, str]] = []
+    if command.progress is not None or command.message is not None:
+        side = started(block, offset)
+        if command.progress is not None:
+            side.progress = command.progress
+        if command.message is not None:
+            side.progress_message = command.message
+        said.append(("progress", f"{side.progress or 0} {side.progress_message or ''}".strip()))
+    if command.logs:
+        side = started(block, offset)
+        lines = [LogLine(line.at or kernel.now, line.message, line.level) for line in command.logs]
+        side.logs = [*(side.logs or ()), *lines][-kernel.caps.logs_per_job :]
+        said += [("log", line.message) for line in lines]
+    if command.partial is not None:
+        said.append(("partial", command.partial))
+    if kernel.events is not None:
+        for kind, data in said:
+            tell.one(
+                kernel,
+                kind,
+                block,
+                offset,
+                kernel.now,
+                worker=lease.worker,
+                data=data,
+            )

@@ -1,0 +1,166 @@
+"""Instants that lie ahead, cheap to put down and cheap to strike out.
+
+Two shapes for two needs:
+- `Wheel` for leases: buckets of dicts, so that an ack deletes its lease's entry at once.
+- `Agenda` for jobs (delays, ttl): coarse buckets of packed integers, 8 or 16 bytes an entry, so
+  that a million distinct delays cost next to nothing. Entries are never struck out; whoever takes
+  a due entry checks that it still means something.
+
+Both answer `due`, a lower bound of the next instant, which is all that the hot path looks at.
+"""
+
+from array import array
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
+
+FOREVER: Final = 1 << 62
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Wheel(Generic[Key, Item]):
+    """Items by instant, each with a key to strike it out by and a rank that orders ties."""
+
+    SHIFT: Final = 8  # buckets of 256 ms
+
+    __slots__ = ("_buckets", "_near", "_numbers", "_opened", "due")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, dict[Key, tuple[int, int, Item]]] = {}
+        self._numbers: list[int] = []  # heap of the buckets' numbers
+        self._near: list[tuple[int, int, Key, Item]] = []  # heap; of buckets that time has reached
+        self._opened = -1  # buckets up to this one are in `_near`
+        self.due = FOREVER
+
+    def add(self, instant: int, rank: int, key: Key, item: Item) -> None:
+        number = instant >> 8
+        if number <= self._opened:
+            heappush(self._near, (instant, rank, key, item))
+            self.due = min(self.due, instant)
+            return
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            self._buckets[number] = {key: (instant, rank, item)}
+            heappush(self._numbers, number)
+            start = number << 8
+            self.due = min(self.due, start)
+        else:
+            bucket[key] = (instant, rank, item)
+
+    def strike(self, instant: int, key: Key) -> None:
+        """Forget the item, if its bucket has not been reached; else whoever pops it finds out."""
+        bucket = self._buckets.get(instant >> 8)
+        if bucket is not None:
+            bucket.pop(key, None)
+
+    def pop(self, upto: int) -> tuple[int, Item] | None:
+        """The earliest (instant, item) with an instant not after `upto`, or None."""
+        numbers, near = self._numbers, self._near
+        while numbers and numbers[0] <= upto >> 8:
+            number = heappop(numbers)
+            near += [
+                (at, rank, key, item) for key, (at, rank, item) in self._buckets.pop(number).items()
+            ]
+            heapify(near)
+            self._opened = number
+        if near and near[0][0] <= upto:
+            instant, _, _, item = heappop(near)
+            return instant, item
+        self.due = min(near[0][0] if near else FOREVER, numbers[0] << 8 if numbers else FOREVER)
+        return None
+
+
+class Agenda:
+    """(instant, id, span) triples in packed coarse buckets, taken in (instant, id) order."""
+
+    # Each level's buckets are 64 times as wide; level 0 is 1,024 ms.
+    LEVELS: Final = (10, 16, 22, 28, 34, 62)
+
+    __slots__ = ("_buckets", "_near", "_numbers", "_opened", "_size", "_spans", "due")
+
+    def __init__(self) -> None:
+        self._buckets: dict[tuple[int, int], array[int]] = {}
+        self._numbers: list[tuple[int, int, int]] = []  # heap of (start, level, number)
+        self._near: list[tuple[int, int]] = []  # sorted descending by (instant, id)
+        self._opened = -1  # instants before this are in `_near`
+        self._spans: dict[tuple[int, int], int] = {}  # for entries of more than one job
+        self._size = 0
+        self.due = FOREVER
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, instant: int, first: int, span: int, now: int) -> None:
+        self._size += 1
+        if span > 1:
+            self._spans[instant, first] = span
+        if instant < self._opened:
+            self._insert_near(instant, first)
+            return
+        self._file(instant, first, now)
+
+    def _insert_near(self, instant: int, first: int) -> None:
+        near = self._near
+        entry = (instant, first)
+        low, high = 0, len(near)
+        while low < high:  # bisect in a descending list
+            middle = (low + high) // 2
+            if near[middle] > entry:
+                low = middle + 1
+            else:
+                high = middle
+        near.insert(low, entry)
+        self.due = min(self.due, instant)
+
+    def _file(self, instant: int, first: int, horizon: int) -> None:
+        """Put into the finest bucket whose width suits the distance from `horizon`."""
+        ahead = max(instant - horizon, 0)
+        level = 0
+        levels = self.LEVELS
+        while ahead >> (levels[level] + 6) and level < 5:
+            level += 1
+        number = instant >> levels[level]
+        bucket = self._buckets.get((level, number))
+        if bucket is None:
+            bucket = self._buckets[level, number] = array("q")
+            start = number << levels[level]
+            heappush(self._numbers, (start, level, number))
+            self.due = min(self.due, start)
+        if level:
+            bucket.append(instant)
+            bucket.append(first)
+        else:
+            # 10 bits of milliseconds and 53 of id share one word.
+            bucket.append((instant & 1023) << 53 | first)
+
+    def pop(self, upto: int) -> tuple[int, int, int] | None:
+        """The earliest (instant, first id, span) with an instant not after `upto`, or None."""
+        near, numbers = self._near, self._numbers
+        while True:
+            while numbers and numbers[0][0] <= upto:
+                self._open_next()
+            if near and near[-1][0] <= upto:
+                instant, first = near.pop()
+                self._size -= 1
+                span = self._spans.pop((instant, first), 1) if self._spans else 1
+                return instant, first, span
+            self.due = min(near[-1][0] if near else FOREVER, numbers[0][0] if numbers else FOREVER)
+            return None
+
+    def _open_next(self) -> None:
+        start, level, number = heappop(self._numbers)
+        bucket = self._buckets.pop((level, number))
+        if level == 0:
+            low = (1 << 53) - 1
+            self._near += [(start + (word >> 53), word & low) for word in bucket]
+            self._near.sort(reverse=True)
+            self._opened = max(self._opened, start + 1024)
+            return
+        for index in range(0, len(bucket), 2):
+            instant = bucket[index]
+            if instant < self._opened:
+                self._insert_near(instant, bucket[index + 1])
+            else:
+                self._file(instant, bucket[index + 1], start)

@@ -1,0 +1,452 @@
+"""`Store`: the seam. Memory, SQLite, RocksDB, Redis, PostgreSQL and a remote server are Stores.
+
+Everything above (server, worker, CLI, Spark) speaks to this class and never knows which it has.
+Every method is asynchronous and batch-first. No backend type stands in a signature.
+
+Rules that hold for every method:
+- `tenant` comes first and comes from the credentials. What another tenant owns does not exist.
+- Bad input raises `Invalid` (or `PayloadTooLarge`, `BatchTooLarge`) with the field, and changes
+  nothing. An unknown id raises `NotFound` where a single job is named.
+- Whatever is due (leases, timeouts, ttl, retention, delays) takes effect before the call looks.
+- Durations and instants are integer milliseconds. `lease` is a lease's token.
+- A changing call answers when everything that its answer rests on is safe, in the sense of the
+  store's durability.
+
+What does not belong here: encodings (`protocol/`), metrics (`telemetry.py`), policy (`policy.py`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from penstock.model.event import Event, EventKind
+from penstock.model.job import (
+    OUTCOMES,
+    Codec,
+    Ids,
+    Job,
+    JobError,
+    JobSpec,
+    Lease,
+    LogLine,
+    Outcome,
+    Run,
+)
+from penstock.model.lifecycle import DeadReason, State
+from penstock.model.policy import Bounds, QueueConfig
+from penstock.model.schedule import CronSpec
+
+Durability = Literal["fsync", "os", "memory"]
+
+
+class PushedRun(msgspec.Struct, frozen=True, gc=False):
+    """The answer for one run. Where no job has a key, `ids` and `outcomes` are None: all created."""
+
+    first: int  # the first id created; 0 if none was
+    count: int  # how many were created; their ids are contiguous
+    ids: tuple[int, ...] | None = None
+    outcomes: bytes | None = None  # CREATED, UPDATED or IGNORED per job
+
+    def __iter__(self) -> Iterator[tuple[int, Outcome]]:
+        if self.ids is None or self.outcomes is None:
+            for job_id in range(self.first, self.first + self.count):
+                yield job_id, "created"
+        else:
+            for job_id, outcome in zip(self.ids, self.outcomes, strict=True):
+                yield job_id, OUTCOMES[outcome]
+
+
+class Pushed(msgspec.Struct, frozen=True, gc=False):
+    runs: tuple[PushedRun, ...]
+
+    @property
+    def jobs(self) -> list[tuple[int, Outcome]]:
+        """(id, outcome) of every job, in the order in which they were pushed."""
+        return [job for run in self.runs for job in run]
+
+    @property
+    def ids(self) -> list[int]:
+        return [job_id for job_id, _ in self.jobs]
+
+
+class Acked(msgspec.Struct, frozen=True, gc=False):
+    acked: Ids
+    lost: Ids = Ids()  # named, but not (or no longer) held by this lease
+
+
+class FailedJob(msgspec.Struct, frozen=True):
+    id: int
+    state: State  # scheduled, ready or dead
+    run_at: int | None  # when the next attempt is due; None if dead
+
+
+class Failed(msgspec.Struct, frozen=True):
+    jobs: tuple[FailedJob, ...]
+    lost: Ids = Ids()
+
+
+class Released(msgspec.Struct, frozen=True):
+    released: Ids
+    lost: Ids = Ids()
+
+
+class Extended(msgspec.Struct, frozen=True):
+    expires_at: int  # wall clock
+    lost: Ids = Ids()  # jobs of the original claim that left the lease otherwise than by its holder
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job ended. Exactly one of value and error means something, by state."""
+
+    state: State
+    value: bytes | None = None
+    codec: Codec | None = None
+    error: JobError | None = None
+    dead_reason: DeadReason | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    jobs: tuple[Job, ...]
+    cursor: int | None  # pass to the next `find`; None = nothing lies behind
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    config: QueueConfig
+    counts: dict[State, int]  # every state, zeros included
+    oldest_ready_ms: int | None  # how long the job at the head of the line has been ready
+    groups: int = 0  # groups with a job that is ready, active or holds a slot in its backoff
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    ids: tuple[int, ...]
+    conflicts: tuple[int, ...] = ()  # their key is taken meanwhile; they stay dead
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job is not running."""
+
+    id: int
+    state: State
+    reasons: tuple[str, ...]  # codes: see EXPLANATIONS
+    detail: dict[str, Any] = {}  # by reason: the limit, the group, the dependencies …
+    ahead: int | None = None  # ready jobs of the queue that would be served first
+    start_at: int | None = None  # predicted; None where nothing can be said
+
+
+EXPLANATIONS: Final[dict[str, str]] = {
+    "held": "its bulk is not committed",
+    "blocked": "it waits for dependencies",
+    "delayed": "its run_at lies ahead",
+    "backoff": "an attempt failed; it waits for the next one",
+    "paused": "its queue is paused",
+    "rate": "its queue's rate limit has no token left",
+    "concurrency": "its queue runs as many jobs as it may",
+    "group": "its group runs as many jobs as it may",
+    "group_rate": "its group's rate limit has no token left",
+    "line": "others are served first",
+    "next": "nothing holds it: the next claim takes it",
+    "active": "it is running",
+    "ended": "it has ended",
+}
+
+
+class BulkInfo(msgspec.Struct, frozen=True, kw_only=True):
+    bulk: str
+    state: Literal["open", "committed", "aborted"]
+    expires_at: int = 0  # wall clock; of an open one
+    jobs: int = 0  # published by the commit
+    dropped: int = 0  # not published: parts not named, keys that were taken
+
+
+class CronInfo(msgspec.Struct, frozen=True, kw_only=True):
+    spec: CronSpec
+    config_hash: str
+    installed_until: int | None  # the latest instant installed so far
+    pending: tuple[int, ...]  # instants installed and not yet due
+    executions: int  # instants that came due
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    ok: bool
+    store: str  # the url's scheme
+    durability: Durability
+    detail: dict[str, Any] = {}
+
+
+Ack = Mapping[int, bytes]  # results by id, in the codec that goes with them
+
+
+class Store(ABC):
+    """See the module's docstring; the meaning of every word is `1-semantics` of the docs."""
+
+    # -- producing -------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def push(
+        self,
+        tenant: str,
+        runs: Sequence[Run],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        bulk: str | None = None,
+        part: str = "",
+        durability: Durability | None = None,
+    ) -> Pushed:
+        """Add jobs, all or nothing. At most 10,000 in all.
+
+        With `producer` and `sequence` a repeat gives the first answer and adds nothing; a sequence
+        older than those remembered raises Conflict, the same one with other content Invalid. With
+        `bulk` the jobs are held until its commit; their keys are decided then, so all are
+        answered `created`.
+        Raises Conflict for a taken key with `reject`, or `match` and another payload; Overloaded
+        and RateLimited where a bound says so; Invalid for a dependency above every reserved id, a
+        cycle, or a held job of another bulk.
+        """
+
+    async def push_jobs(self, tenant: str, queue: str, jobs: Iterable[JobSpec]) -> Pushed:
+        """`push` for jobs said one by one."""
+        return await self.push(tenant, [Run.of(queue, jobs)])
+
+    @abstractmethod
+    async def open_bulk(
+        self, tenant: str, name: str | None = None, *, deadline_ms: int = 3_600_000
+    ) -> BulkInfo:
+        """Begin a two-phase push, or find the one of that name: open as it is, or `committed`.
+
+        Without a name one is made up. Each push into it renews the deadline, at which it aborts.
+        The name of an aborted bulk may be opened again, empty.
+        """
+
+    @abstractmethod
+    async def commit_bulk(
+        self, tenant: str, bulk: str, parts: Sequence[str] | None = None
+    ) -> BulkInfo:
+        """Publish the named parts (None: all) at one instant and drop the rest. Idempotent.
+
+        A key that is taken with `reject` or `match` raises Conflict and leaves the bulk open.
+        """
+
+    @abstractmethod
+    async def abort_bulk(self, tenant: str, bulk: str) -> BulkInfo:
+        """Drop everything held. Idempotent; Conflict if it was committed."""
+
+    # -- working ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def claim(
+        self,
+        tenant: str,
+        queues: Sequence[str],
+        n: int = 1,
+        *,
+        lease_ms: int | None = None,
+        worker: str = "",
+        wait_ms: int = 0,
+    ) -> Lease | None:
+        """Take up to `n` ready jobs of the first of `queues` that has any, on one lease.
+
+        Waits up to `wait_ms` for the first job, in line with other waiting claims. The lease is as
+        long as `lease_ms`, else as the longest that the jobs ask for, else 30 s. Cancelling the
+        call releases what was handed over meanwhile.
+        """
+
+    @abstractmethod
+    async def ack(
+        self,
+        tenant: str,
+        lease: str,
+        ids: Iterable[int] | None = None,
+        *,
+        results: Ack | None = None,
+        codec: Codec = "json",
+    ) -> Acked:
+        """Complete jobs held by the lease; without `ids` every job it still holds.
+
+        Raises LeaseLost, changing nothing, if the lease holds none of them (any more). Results are
+        kept with their jobs; one for a job that is not acked by this call is Invalid.
+        """
+
+    @abstractmethod
+    async def fail(
+        self,
+        tenant: str,
+        lease: str,
+        ids: Iterable[int] | None = None,
+        *,
+        error: JobError,
+        retry_in_ms: int | None = None,
+        dead: bool = False,
+    ) -> Failed:
+        """End the attempt of jobs in failure: retry by backoff (or `retry_in_ms`), or dead.
+
+        `dead` ends them now, whatever attempts are left, with `rejected`.
+        """
+
+    @abstractmethod
+    async def release(self, tenant: str, lease: str, ids: Iterable[int] | None = None) -> Released:
+        """Give jobs back unspent: the attempt does not count, their place in line is kept."""
+
+    @abstractmethod
+    async def extend(self, tenant: str, lease: str, lease_ms: int | None = None) -> Extended:
+        """Heartbeat: the lease now ends `lease_ms` (None: its original length) from now.
+
+        `lost` names jobs that were taken from the lease (cancelled, timed out, purged), each time
+        anew; those that its holder acked, failed or released are not among them.
+        """
+
+    @abstractmethod
+    async def report(
+        self,
+        tenant: str,
+        lease: str,
+        job_id: int,
+        *,
+        progress: int | None = None,
+        message: str | None = None,
+        logs: Sequence[LogLine] = (),
+        partial: bytes | None = None,
+    ) -> None:
+        """Say something about a running job: progress 0..100, log lines (the last 100 are kept; an
+        `at` of 0 becomes now), a partial result (an event only). LeaseLost if it is not held."""
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def get(self, tenant: str, ids: Sequence[int]) -> list[Job | None]:
+        """The jobs of these ids, in this order; None for each that the tenant does not know."""
+
+    @abstractmethod
+    async def find(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        state: State | None = None,
+        task: str | None = None,
+        tag: str | None = None,
+        cursor: int = 0,
+        limit: int = 100,
+    ) -> Page:
+        """Jobs of a queue by ascending id, from `cursor` on. The scan of one call is bounded, so a
+        page may be short, even empty, and still have a cursor."""
+
+    @abstractmethod
+    async def by_key(self, tenant: str, queue: str, key: str) -> int | None:
+        """The id that the key stands for now, or None if it is free."""
+
+    @abstractmethod
+    async def result(self, tenant: str, job_id: int, *, wait_ms: int = 0) -> Result:
+        """How the job ended, waiting up to `wait_ms` for its end.
+
+        Deadline if it still runs then; NotFound if it is not, or no longer, known.
+        """
+
+    @abstractmethod
+    async def logs(self, tenant: str, job_id: int) -> list[LogLine]: ...
+
+    @abstractmethod
+    async def explain(self, tenant: str, job_id: int) -> Explanation: ...
+
+    @abstractmethod
+    def watch(
+        self,
+        tenant: str,
+        *,
+        queues: Sequence[str] | None = None,
+        kinds: Sequence[EventKind] | None = None,
+    ) -> AsyncIterator[Event]:
+        """Events as they happen, from now on. A watcher that falls behind by more than a bounded
+        number of events is ended with Overloaded."""
+
+    # -- changing --------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def cancel(self, tenant: str, ids: Iterable[int], *, discard: bool = False) -> Acked:
+        """Cancel jobs (`acked`); with `discard` they become dead with `discarded` instead.
+
+        Active ones too: their worker learns by `lost`. Ended and unknown ones are `lost`.
+        """
+
+    @abstractmethod
+    async def edit(
+        self,
+        tenant: str,
+        job_id: int,
+        *,
+        priority: int | None = None,
+        run_at: int | None = None,
+        delay_ms: int | None = None,
+        payload: bytes | None = None,
+        codec: Codec | None = None,
+    ) -> None:
+        """Change a job that is neither active nor ended (Conflict). Promote is `delay_ms=0`."""
+
+    @abstractmethod
+    async def redrive(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        ids: Iterable[int] | None = None,
+        limit: int | None = None,
+        fingerprint: str | None = None,
+    ) -> Redriven:
+        """Make dead jobs ready again, attempts afresh and without ttl, oldest first."""
+
+    @abstractmethod
+    async def purge_dead(self, tenant: str, queue: str, *, ids: Iterable[int] | None = None) -> int:
+        """Forget dead jobs; answers how many."""
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def queues(self, tenant: str, names: Sequence[str] | None = None) -> list[QueueInfo]:
+        """The queues that hold jobs, kept keys or configuration, by name. Named ones that do not
+        exist are answered as empty."""
+
+    @abstractmethod
+    async def configure(self, tenant: str, queue: str, config: QueueConfig) -> None:
+        """Set all of a queue's configuration. The default configuration removes it."""
+
+    @abstractmethod
+    async def configure_tenant(self, tenant: str, bounds: Bounds) -> None:
+        """Set what the tenant may push in all its queues together."""
+
+    @abstractmethod
+    async def drain(self, tenant: str, queue: str) -> int:
+        """Cancel and forget what is ready, scheduled or blocked; answers how many."""
+
+    @abstractmethod
+    async def purge(self, tenant: str, queue: str) -> int:
+        """Forget every job of the queue, leases too; configuration stays. Answers how many."""
+
+    # -- schedules -------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def put_cron(self, tenant: str, spec: CronSpec) -> CronInfo:
+        """Install, refresh or change a cron: plans the next instants and pushes them as keyed
+        jobs. A changed config removes its old instants that have not started, atomically."""
+
+    @abstractmethod
+    async def crons(self, tenant: str) -> list[CronInfo]: ...
+
+    @abstractmethod
+    async def drop_cron(self, tenant: str, name: str) -> bool:
+        """Remove a cron and its instants that have not started; False if there was none."""
+
+    # -- time and life ---------------------------------------------------------------------------
+
+    @abstractmethod
+    async def tick(self) -> None:
+        """Let everything that is due by the store's clock take effect, and serve the waiting."""
+
+    @abstractmethod
+    async def health(self) -> Health: ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was begun, answer waiting calls with Unavailable, let go of resources."""

@@ -1,0 +1,1 @@
+"""The stores: each a `Store`, none knowing another."""

@@ -1,0 +1,137 @@
+"""Those who wait: claims in line for a job, and callers waiting for a job's end.
+
+Pure bookkeeping on futures; when to serve whom is the store's business. Idle claimers are served
+in the order in which they came, whichever queue a job turns up in.
+"""
+
+import asyncio
+from typing import Any
+
+from penstock.model.job import Lease
+
+Spot = tuple[str, str]  # tenant, queue
+
+
+class Waiter:
+    """A claim that found nothing."""
+
+    __slots__ = ("deadline", "future", "lease_ms", "n", "queues", "serial", "tenant", "worker")
+
+    def __init__(
+        self,
+        tenant: str,
+        queues: tuple[str, ...],
+        n: int,
+        lease_ms: int | None,
+        worker: str,
+        deadline: int,
+        future: "asyncio.Future[Lease | None]",
+        serial: int,
+    ) -> None:
+        self.tenant = tenant
+        self.queues = queues
+        self.n = n
+        self.lease_ms = lease_ms
+        self.worker = worker
+        self.deadline = deadline  # elapsed
+        self.future = future
+        self.serial = serial
+
+
+class Line:
+    """Waiting claims by queue, oldest first."""
+
+    def __init__(self) -> None:
+        self._spots: dict[Spot, dict[Waiter, None]] = {}
+        self._all: dict[Waiter, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Any:
+        return iter(list(self._all))
+
+    def join(self, waiter: Waiter) -> None:
+        self._all[waiter] = None
+        for queue in waiter.queues:
+            self._spots.setdefault((waiter.tenant, queue), {})[waiter] = None
+
+    def leave(self, waiter: Waiter) -> list[Spot]:
+        """Answers the spots where nobody waits any more."""
+        self._all.pop(waiter, None)
+        empty = []
+        for queue in waiter.queues:
+            spot = (waiter.tenant, queue)
+            waiting = self._spots.get(spot)
+            if waiting is not None:
+                waiting.pop(waiter, None)
+                if not waiting:
+                    del self._spots[spot]
+                    empty.append(spot)
+        return empty
+
+    def at(self, spot: Spot) -> list[Waiter]:
+        return list(self._spots.get(spot, ()))
+
+    def first(self, spot: Spot) -> Waiter | None:
+        waiting = self._spots.get(spot)
+        return next(iter(waiting)) if waiting else None
+
+    def due(self) -> int | None:
+        return min((waiter.deadline for waiter in self._all), default=None)
+
+
+class Awaited:
+    """Callers waiting for the end of a job, by id."""
+
+    def __init__(self) -> None:
+        self._futures: dict[int, dict[asyncio.Future[Any], int]] = {}  # → deadline, elapsed
+
+    def __len__(self) -> int:
+        return sum(map(len, self._futures.values()))
+
+    def join(self, job_id: int, deadline: int) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(job_id, {})[future] = deadline
+        return future
+
+    def leave(self, job_id: int, future: "asyncio.Future[Any]") -> bool:
+        """True if nobody waits for this job any more."""
+        waiting = self._futures.get(job_id)
+        if waiting is None:
+            return True
+        waiting.pop(future, None)
+        if not waiting:
+            del self._futures[job_id]
+            return True
+        return False
+
+    def wake(self, job_id: int, value: Any) -> None:
+        for future in self._futures.pop(job_id, {}):
+            if not future.done():
+                future.set_result(value)
+
+    def fail(self, job_id: int, error: Exception) -> None:
+        for future in self._futures.pop(job_id, {}):
+            if not future.done():
+                future.set_exception(error)
+
+    def fail_all(self, error: Exception) -> None:
+        for job_id in self.ids():
+            self.fail(job_id, error)
+
+    def lapsed(self, elapsed: int) -> list["asyncio.Future[Any]"]:
+        return [
+            future
+            for waiting in self._futures.values()
+            for future, deadline in waiting.items()
+            if deadline <= elapsed
+        ]
+
+    def ids(self) -> list[int]:
+        return list(self._futures)
+
+    def due(self) -> int | None:
+        return min(
+            (d for waiting in self._futures.values() for d in waiting.values()), default=None
+        )

@@ -1,0 +1,1 @@
+"""The tests, as a package: helpers are imported as `from tests.conformance.cases import …`."""

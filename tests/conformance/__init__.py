@@ -1,0 +1,1 @@
+"""What every store must do, as cases that run on each of them: see `harness.STORES`."""

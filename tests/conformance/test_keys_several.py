@@ -1,0 +1,110 @@
+"""Several keys on one job: each is a key of its own, and the first that is taken decides."""
+
+import pytest
+
+from penstock.model.errors import Conflict
+from penstock.model.job import KeyClaim, Run
+from penstock.model.policy import KeepKey, OnConflict
+from penstock.model.store import Pushed
+from tests.conformance.harness import Harness
+
+
+async def push_keyed(
+    h: Harness, *jobs: tuple[KeyClaim, ...], keys: list[str | None] | None = None
+) -> Pushed:
+    payloads = [b"%d" % n for n in range(len(jobs))]
+    return await h.store.push(h.name, [Run.pack("q", payloads, keys=keys, more_keys=jobs)])
+
+
+async def found(h: Harness, *keys: str) -> list[int | None]:
+    return [await h.store.by_key(h.name, "q", key) for key in keys]
+
+
+def claim(key: str, on_conflict: OnConflict = "return", keep_key: KeepKey = "live") -> KeyClaim:
+    return KeyClaim(key, on_conflict, keep_key)
+
+
+async def test_every_key_of_a_job_leads_to_it_until_it_ends(h: Harness) -> None:
+    pushed = await push_keyed(h, (claim("b"), claim("c")), (), keys=["a", None])
+    keyed, plain = pushed.ids
+    assert await found(h, "a", "b", "c") == [keyed, keyed, keyed]
+    for key in ("a", "b", "c"):
+        again = await h.push_many("q", [{"key": key}])
+        assert again.jobs == [(keyed, "ignored")]
+    assert await h.claimed("q", 5) == [keyed, plain]
+    await h.cancel(keyed)
+    assert await found(h, "a", "b", "c") == [None, None, None]
+
+
+async def test_each_key_is_kept_in_its_own_way(h: Harness) -> None:
+    (job_id,) = (
+        await push_keyed(
+            h,
+            (
+                claim("started", keep_key="started"),
+                claim("live"),
+                claim("retained", keep_key="retained"),
+                claim("duration", keep_key=5_000),
+            ),
+        )
+    ).ids
+    keys = ("started", "live", "retained", "duration")
+    assert await found(h, *keys) == [job_id] * 4
+    lease = await h.lease("q")
+    assert await found(h, *keys) == [None, job_id, job_id, job_id]
+    await h.ack(lease)
+    assert await found(h, *keys) == [None, None, job_id, job_id]
+    await h.advance(5_000)
+    assert await found(h, *keys) == [None, None, job_id, None]
+    await h.advance(3_600_000)
+    assert await found(h, *keys) == [None, None, None, None]
+
+
+async def test_the_first_taken_key_decides_by_its_own_rule(h: Harness) -> None:
+    a, b = (await push_keyed(h, (claim("a"),), (claim("b"),))).ids
+    assert (await push_keyed(h, (claim("a"), claim("b", "reject")))).jobs == [(a, "ignored")]
+    assert (await push_keyed(h, (claim("b", "replace"), claim("a")))).jobs == [(b, "updated")]
+    with pytest.raises(Conflict):
+        await push_keyed(h, (claim("b", "reject"), claim("a")))
+    assert (await push_keyed(h, (claim("free"), claim("b")))).jobs == [(b, "ignored")]
+
+
+async def test_the_one_key_is_asked_before_the_further_ones(h: Harness) -> None:
+    a, _ = (await push_keyed(h, (claim("a"),), (claim("b"),))).ids
+    pushed = await push_keyed(h, (claim("b", "reject"),), keys=["a"])
+    assert pushed.jobs == [(a, "ignored")]
+
+
+async def test_a_job_that_was_ignored_takes_none_of_its_keys(h: Harness) -> None:
+    (known,) = (await push_keyed(h, (claim("taken"),))).ids
+    await push_keyed(h, (claim("free"), claim("taken")))
+    assert await found(h, "free", "taken") == [None, known]
+
+
+async def test_keys_of_one_batch_are_taken_one_job_after_the_other(h: Harness) -> None:
+    jobs = (
+        await push_keyed(
+            h,
+            (claim("a"), claim("b")),
+            (claim("b"), claim("c")),
+            (claim("c"),),
+            (claim("d"), claim("c")),
+        )
+    ).jobs
+    first, third = jobs[0][0], jobs[2][0]
+    assert third == first + 1
+    assert jobs == [
+        (first, "created"),
+        (first, "ignored"),
+        (third, "created"),
+        (third, "ignored"),
+    ]
+    assert await found(h, "a", "b", "c", "d") == [first, first, third, None]
+
+
+async def test_several_keys_survive_a_restart(h: Harness) -> None:
+    (job_id,) = (await push_keyed(h, (claim("a"), claim("b", keep_key=5_000)))).ids
+    await h.restart()
+    assert await found(h, "a", "b") == [job_id, job_id]
+    await h.cancel(job_id)
+    assert await found(h, "a", "b") == [None, job_id]

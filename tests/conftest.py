@@ -1,0 +1,30 @@
+"""What holds for every test: how far Hypothesis searches, and that nothing is left running.
+
+Coroutines are run with `asyncio.run` in the test itself; there is no asyncio plugin.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Helpers assert too; without this their failures would show no values.
+pytest.register_assert_rewrite("tests.conformance", "tests.faults", "tests.oracle")
+
+# No deadline: these machines are noisy, and a slow example is not a wrong one.
+settings.register_profile(
+    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
+settings.load_profile("long" if os.environ.get("PENSTOCK_LONG") == "1" else "default")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """A thread has an owner that waits for it, also in tests."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert not left, f"the test left threads running: {left}"

@@ -1,0 +1,147 @@
+"""Crons: instants become keyed jobs; some that come due are skipped."""
+
+import msgspec
+
+from penstock.model import schedule
+from penstock.model.errors import Overloaded
+from penstock.model.job import KeyClaim
+from penstock.model.lifecycle import State
+from penstock.model.policy import Caps
+from penstock.model.schedule import CronSpec
+from penstock.model.store import CronInfo
+from tests.oracle import life, pushing
+from tests.oracle.world import OracleCron, OracleJob, Version, World
+
+LATE_MS = 60_000  # `missed="none"` cancels what is later than this
+
+
+def put(world: World, caps: Caps, tenant: str, spec: CronSpec) -> CronInfo:
+    place = (tenant, spec.name)
+    config_hash = schedule.config_hash(spec)
+    cron = world.crons.get(place)
+    if cron is None and len(world.crons) >= caps.crons:
+        raise Overloaded("too many crons")
+    if cron is not None and cron.config_hash != config_hash:
+        remove_instants(world, tenant, cron)
+        cron = None
+    if cron is None:
+        cron = OracleCron(spec=spec, config_hash=config_hash)
+        world.crons[place] = cron
+    install(world, tenant, cron)
+    return info(world, cron)
+
+
+def info(world: World, cron: OracleCron) -> CronInfo:
+    return CronInfo(
+        spec=cron.spec,
+        config_hash=cron.config_hash,
+        installed_until=cron.installed_until,
+        pending=tuple(instant for instant, _ in cron.instants if instant > world.now),
+        executions=cron.executions,
+    )
+
+
+def install(world: World, tenant: str, cron: OracleCron) -> None:
+    """Push the instants that the plan names."""
+    spec = cron.spec
+    plan = schedule.plan(spec, now_ms=world.now, installed_until_ms=cron.installed_until)
+    cron.plan_again_at = world.now + plan.refresh_ms
+    for instant in plan.instants:
+        if spec.limit is not None and cron.executions + len(cron.instants) >= spec.limit:
+            break
+        key = schedule.instant_key(spec.name, cron.config_hash, instant)
+        keep_key = schedule.keep_key_ms(instant, world.now)
+        options = msgspec.structs.replace(
+            spec.options, codec=spec.codec, on_conflict="return", keep_key=keep_key
+        )
+        version = Version(
+            payload=spec.payload,
+            options=options,
+            key=key,
+            keys=(KeyClaim(key, "return", keep_key),),
+            run_at=instant,
+        )
+        job_id, what = pushing.push_one(world, tenant, spec.queue, version)
+        if what == "created":
+            cron.instants = (*cron.instants, (instant, job_id))
+            if world.jobs[job_id].state is State.READY:
+                came_due(world, world.jobs[job_id], world.now)
+        cron.installed_until = instant
+
+
+def refresh(world: World) -> None:
+    for (tenant, _), cron in sorted(world.crons.items()):
+        if cron.plan_again_at <= world.now:
+            install(world, tenant, cron)
+
+
+def drop(world: World, tenant: str, name: str) -> bool:
+    cron = world.crons.pop((tenant, name), None)
+    if cron is None:
+        return False
+    remove_instants(world, tenant, cron)
+    return True
+
+
+def remove_instants(world: World, tenant: str, cron: OracleCron) -> None:
+    """Those that have not started are gone, keys too, as if they had never been."""
+    prefix = f"{schedule.escape_name(cron.spec.name)}/{cron.config_hash}/"
+    for job in world.of_queue(tenant, cron.spec.queue):
+        if job.said.key is None or not job.said.key.startswith(prefix):
+            continue
+        if job.state in (State.SCHEDULED, State.READY, State.BLOCKED) and not job.claimed:
+            life.end(world, job, State.CANCELLED, world.now)
+            life.forget(world, job)
+            world.keys.pop((tenant, job.queue, job.said.key), None)
+
+
+def of_job(world: World, job: OracleJob) -> OracleCron | None:
+    for (tenant, _), cron in world.crons.items():
+        if tenant == job.tenant and job.id in (job_id for _, job_id in cron.instants):
+            return cron
+    return None
+
+
+def cancel_missed(world: World) -> None:
+    """Of several instants that come due at once only some run."""
+    for cron in world.crons.values():
+        due = [
+            world.jobs[job_id]
+            for instant, job_id in cron.instants
+            if instant <= world.now
+            and job_id in world.jobs
+            and world.jobs[job_id].state is State.SCHEDULED
+        ]
+        for job in due:
+            late = world.now - job.run_at > LATE_MS
+            if (cron.spec.missed == "last" and job is not due[-1]) or (
+                cron.spec.missed == "none" and late
+            ):
+                fired(world, cron, job)
+                life.end(world, job, State.CANCELLED, job.run_at)
+
+
+def came_due(world: World, job: OracleJob, at: int) -> None:
+    """A job has become ready: if it is a cron's instant, count it, and skip it on overlap."""
+    cron = of_job(world, job)
+    if cron is None:
+        return
+    fired(world, cron, job)
+    name = f"{schedule.escape_name(cron.spec.name)}/"
+    if cron.spec.overlap == "skip" and any(
+        other.id != job.id
+        and other.said.key is not None
+        and other.said.key.startswith(name)
+        and (other.state in (State.READY, State.ACTIVE) or (other.claimed and not other.ended))
+        for other in world.of_queue(job.tenant, job.queue)
+    ):
+        life.end(world, job, State.CANCELLED, at)
+
+
+def fired(world: World, cron: OracleCron, job: OracleJob) -> None:
+    cron.executions += 1
+    cron.instants = tuple(each for each in cron.instants if each[1] != job.id)
+    if cron.spec.limit is not None and cron.executions >= cron.spec.limit:
+        for place, known in list(world.crons.items()):
+            if known is cron:
+                del world.crons[place]

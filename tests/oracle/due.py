@@ -1,0 +1,176 @@
+"""Time passes: what is due takes effect, first by the elapsed clock, then by the wall clock.
+
+Each clock's instants come one after the other, earliest first; after each one groups take seats.
+"""
+
+from fractions import Fraction
+from math import ceil
+
+from penstock.model.job import JobError
+from penstock.model.lifecycle import State
+from penstock.model.policy import BULK_MEMORY_MS, PRODUCER_IDLE_MS
+from tests.oracle import crons, groups, life
+from tests.oracle.world import OracleJob, World
+
+
+def settle(world: World, now: int, elapsed: int) -> None:
+    """Bring the world up to these readings of the two clocks."""
+    by_elapsed_clock(world, now, elapsed)
+    world.now = now
+    by_wall_clock(world)
+    forget_empty_queues(world)
+
+
+# -- the elapsed clock: leases, timeouts, bulk deadlines, tokens ---------------------------------
+
+
+def by_elapsed_clock(world: World, now: int, elapsed: int) -> None:
+    while True:
+        instants = [at for at in elapsed_instants(world) if at <= elapsed]
+        if not instants:
+            break
+        world.elapsed = min(instants)
+        world.now = now - (elapsed - world.elapsed)
+        for job in by_id(world):
+            if job.timeout_at is not None and job.timeout_at <= world.elapsed:
+                error = JobError(kind="timeout", message="the attempt ran longer than it may")
+                life.fail(world, job, error, world.now, lost=True)
+        for lease in list(world.leases.values()):
+            if lease.ends <= world.elapsed:
+                for job_id in sorted(lease.held):
+                    error = JobError(kind="lease_expired", message="the lease ended")
+                    life.fail(world, world.jobs[job_id], error, world.now, lost=True)
+                world.leases.pop(lease.token, None)
+        for (tenant, name), bulk in world.bulks.items():
+            if bulk.state == "open" and bulk.ends <= world.elapsed:
+                bulk.state = "aborted"
+                bulk.finished_at = world.now
+                for job in by_id(world):
+                    if job.tenant == tenant and job.bulk == name:
+                        life.forget(world, job)
+        groups.take_seats(world)
+    world.elapsed = elapsed
+
+
+def elapsed_instants(world: World) -> list[int]:
+    instants = [job.timeout_at for job in world.jobs.values() if job.timeout_at is not None]
+    instants += [lease.ends for lease in world.leases.values()]
+    instants += [bulk.ends for bulk in world.bulks.values() if bulk.state == "open"]
+    return instants + token_instants(world)
+
+
+def token_instants(world: World) -> list[int]:
+    """When each group that has a head but no token gets its next one."""
+    instants = []
+    for tenant, queue in world.configs:
+        rate = world.config(tenant, queue).limits.group_rate
+        if rate is None:
+            continue
+        for group in groups.groups_of(world, tenant, queue):
+            missing = 1 - world.tokens(("group", tenant, queue, group), rate)
+            if missing > 0:
+                wait = ceil(missing * Fraction(rate.per_ms, rate.tokens))
+                instants.append(world.elapsed + wait)
+    return instants
+
+
+# -- the wall clock: delays, retries, ttl, retention, kept keys ----------------------------------
+
+
+def by_wall_clock(world: World) -> None:
+    """Starts and ends with `world.now` at the clock's reading."""
+    now = world.now
+    crons.cancel_missed(world)
+    while True:
+        instants = [at for at in wall_instants(world) if at <= now]
+        if not instants:
+            break
+        at = min(instants)
+        for job in by_id(world):
+            if job.state is State.SCHEDULED and job.run_at <= at:
+                life.come_due(job)
+                crons.came_due(world, job, at)
+        for job in by_id(world):
+            ttl_ends = ttl_instant(job)
+            if ttl_ends is not None and ttl_ends <= at:
+                life.end(world, job, State.EXPIRED, ttl_ends)
+        groups.take_seats(world)
+        sweep(world, at)
+    groups.take_seats(world)
+    sweep(world, now)
+
+
+def wall_instants(world: World) -> list[int]:
+    instants = []
+    for job in world.jobs.values():
+        if job.state is State.SCHEDULED:
+            instants.append(job.run_at)
+        ttl_ends = ttl_instant(job)
+        if ttl_ends is not None:
+            instants.append(ttl_ends)
+    return instants
+
+
+def ttl_instant(job: OracleJob) -> int | None:
+    """When a job that nobody claims will expire."""
+    return None if job.ended or job.state is State.HELD else job.ttl_ends
+
+
+def sweep(world: World, at: int) -> None:
+    """Forget what is kept no longer at `at`."""
+    while True:
+        over = [job for job in by_id(world) if retention_over(world, job, at)]
+        over += beyond_count(world)
+        gone = [job for job in over if not life.depended_on(world, job)]
+        for job in gone:
+            if job.id in world.jobs:
+                life.forget(world, job)
+        if not gone:
+            break
+    for key, record in list(world.keys.items()):
+        if record.until is not None and record.until <= at:
+            del world.keys[key]
+    for name, producer in list(world.producers.items()):
+        if producer.used_at + PRODUCER_IDLE_MS <= at:
+            del world.producers[name]
+    for name, bulk in list(world.bulks.items()):
+        if bulk.state != "open" and bulk.finished_at + BULK_MEMORY_MS <= at:
+            del world.bulks[name]
+
+
+def retention_over(world: World, job: OracleJob, at: int) -> bool:
+    if job.finished_at is None:
+        return False
+    config = world.config(job.tenant, job.queue)
+    if job.state is State.DEAD:
+        own, default = job.said.options.retain_dead_ms, config.retain_dead_ms
+    else:
+        own, default = job.said.options.retain_ms, config.retain_ms
+    return job.finished_at + (default if own is None else own) <= at
+
+
+def beyond_count(world: World) -> list[OracleJob]:
+    """Completed, cancelled and expired jobs that are too many, the oldest ends first."""
+    found: list[OracleJob] = []
+    for tenant, queue in {(job.tenant, job.queue) for job in world.jobs.values() if job.ended}:
+        counted = [
+            job
+            for job in world.of_queue(tenant, queue)
+            if job.ended and job.state is not State.DEAD and job.said.options.retain_ms is None
+        ]
+        counted.sort(key=lambda job: job.end_order)
+        surplus = len(counted) - world.config(tenant, queue).retain_count
+        found += counted[: max(surplus, 0)]
+    return found
+
+
+def forget_empty_queues(world: World) -> None:
+    used = {(job.tenant, job.queue) for job in world.jobs.values()}
+    used |= {(tenant, queue) for tenant, queue, _ in world.keys}
+    used |= set(world.configs)
+    for place in [place for place in world.latest_ready if place not in used]:
+        del world.latest_ready[place]
+
+
+def by_id(world: World) -> list[OracleJob]:
+    return sorted(world.jobs.values(), key=lambda job: job.id)

@@ -1,0 +1,94 @@
+"""Keys: which job a key stands for, and until when."""
+
+from penstock.model.errors import Conflict
+from penstock.model.job import Outcome
+from tests.oracle.world import KeptKey, OracleJob, Version, World
+
+
+def kept(world: World, record: KeptKey) -> bool:
+    """Does the key still stand for its job?"""
+    if record.until is not None:
+        return world.now < record.until
+    job = world.jobs.get(record.job_id)
+    if job is None:
+        return False
+    if record.keep == "retained":
+        return True
+    if record.keep == "started":
+        return not job.ended and (job.waiting is not None or not job.claimed)
+    return not job.ended
+
+
+def holder(world: World, tenant: str, queue: str, key: str) -> KeptKey | None:
+    record = world.keys.get((tenant, queue, key))
+    return record if record is not None and kept(world, record) else None
+
+
+def take(world: World, job: OracleJob, version: Version, at: int) -> None:
+    """The job carries the version's keys from `at` on, and no others.
+
+    Of several keys, those that stand for another job stay with it.
+    """
+    for claim in job.last_said.keys:
+        place = (job.tenant, job.queue, claim.key)
+        if place in world.keys and world.keys[place].job_id == job.id:
+            del world.keys[place]
+    for claim in version.keys:
+        other = holder(world, job.tenant, job.queue, claim.key)
+        if other is not None and not (claim.on_conflict == "replace" and over(world, other)):
+            continue
+        world.keys[job.tenant, job.queue, claim.key] = KeptKey(
+            job_id=job.id,
+            keep=claim.keep_key,
+            until=at + claim.keep_key if isinstance(claim.keep_key, int) else None,
+            payload=(version.options.codec, version.payload),
+        )
+
+
+def over(world: World, record: KeptKey) -> bool:
+    """Has the key outlived its job?"""
+    job = world.jobs.get(record.job_id)
+    return job is None or job.ended
+
+
+def let_go(world: World, job: OracleJob) -> None:
+    """After a claim, an end or forgetting: free those of its keys that are no longer kept.
+
+    Freed for good: a job that lives again takes its keys anew.
+    """
+    for claim in job.last_said.keys:
+        place = (job.tenant, job.queue, claim.key)
+        record = world.keys.get(place)
+        if record is not None and record.job_id == job.id and not kept(world, record):
+            del world.keys[place]
+
+
+def decide(world: World, tenant: str, queue: str, version: Version) -> tuple[Outcome, int] | None:
+    """What becomes of a job with these keys: None to create it, or what is answered instead.
+
+    `updated` here means: the job of that id is to be replaced.
+    """
+    for claim in version.keys:
+        record = holder(world, tenant, queue, claim.key)
+        if record is None:
+            continue
+        if claim.on_conflict == "reject":
+            raise Conflict(f"the key {claim.key!r} is taken by job {record.job_id}", "key")
+        if claim.on_conflict == "match":
+            if record.payload != (version.options.codec, version.payload):
+                raise Conflict(f"the key {claim.key!r} stands for another payload", "key")
+            return "ignored", record.job_id
+        if claim.on_conflict == "return":
+            return "ignored", record.job_id
+        return None if over(world, record) else ("updated", record.job_id)
+    return None
+
+
+def identical(job: OracleJob, version: Version) -> bool:
+    """Would a replace by `version` change nothing?"""
+    last = job.last_said
+    if job.waiting is None and job.priority != job.said.options.priority:
+        return False  # edited
+    if last.delay_ms is not None or version.delay_ms is not None:
+        return False
+    return last == version

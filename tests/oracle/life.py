@@ -1,0 +1,268 @@
+"""What can happen to one job: begin, wait, be claimed, fail, end, be forgotten.
+
+`at` is the wall-clock instant at which a thing takes effect, which may lie before the noticing.
+"""
+
+from penstock.model.job import JobError
+from penstock.model.lifecycle import FAILED, DeadReason, State
+from penstock.model.policy import backoff_ms
+from penstock.model.store import Result
+from tests.oracle import keys
+from tests.oracle.world import OracleJob, OracleLease, Version, World
+
+ERRORS_KEPT = 10
+TRACE_BYTES = 16 * 1024
+
+
+# -- beginning -----------------------------------------------------------------------------------
+
+
+def begin(world: World, job: OracleJob, version: Version, *, at: int, said_at: int) -> None:
+    """A version starts afresh at `at`; a relative delay counts from `said_at`."""
+    job.said = version
+    job.waiting = None
+    job.priority = version.options.priority
+    job.attempt = 0
+    job.claimed = job.owns_slot = False
+    job.errors = ()
+    job.logs = ()
+    job.progress = job.progress_message = job.result = job.result_codec = None
+    job.worker = job.started_at = job.heartbeat_at = job.finished_at = None
+    job.run_at = at
+    if version.delay_ms is not None:
+        job.run_at = max(at, said_at + version.delay_ms)
+    elif version.run_at is not None:
+        job.run_at = max(at, version.run_at)
+    ttl_ms = version.options.ttl_ms
+    job.ttl_ends = None if ttl_ms is None else at + ttl_ms
+    await_dependencies(world, job, version.depends_on)
+    failed = [
+        dep
+        for dep in version.depends_on
+        if has_failed(world, job.tenant, dep) or dep in job.doomed_by
+    ]
+    job.doomed_by = ()
+    if failed and version.options.on_dependency_failure == "fail":
+        fail_dependant(world, job, failed[0], at)
+    else:
+        wait_or_ready(world, job, at)
+
+
+def await_dependencies(world: World, job: OracleJob, depends_on: tuple[int, ...]) -> None:
+    unmet = set()
+    for dep in depends_on:
+        world.dependants[dep] = (*world.dependants.get(dep, ()), job.id)
+        # A negative one names a job later in the same push: it has no id yet.
+        known = world.known(job.tenant, dep)
+        if dep < 0 or (known is not None and not known.ended):
+            unmet.add(dep)
+    job.unmet = frozenset(unmet)
+
+
+def has_failed(world: World, tenant: str, dependency: int) -> bool:
+    job = world.known(tenant, dependency)
+    return job is not None and job.state in FAILED
+
+
+def wait_or_ready(world: World, job: OracleJob, at: int) -> None:
+    if job.unmet:
+        job.state = State.BLOCKED
+    elif job.run_at > at:
+        job.state = State.SCHEDULED
+    else:
+        make_ready(world, job, at)
+
+
+def make_ready(world: World, job: OracleJob, at: int) -> None:
+    """Ready from `at` on, but never before a job that its queue was given earlier."""
+    place = (job.tenant, job.queue)
+    job.state = State.READY
+    job.ready_at = world.latest_ready[place] = max(at, world.latest_ready.get(place, 0))
+
+
+def come_due(job: OracleJob) -> None:
+    job.state = State.READY
+    job.ready_at = job.run_at
+
+
+# -- an attempt ----------------------------------------------------------------------------------
+
+
+def start(world: World, job: OracleJob, lease: OracleLease) -> None:
+    job.state = State.ACTIVE
+    job.attempt += 1
+    job.claimed = True
+    job.owns_slot = False
+    job.ttl_ends = None
+    job.lease = lease.token
+    timeout_ms = job.said.options.timeout_ms
+    job.timeout_at = None if timeout_ms is None else world.elapsed + timeout_ms
+    job.worker = lease.worker
+    job.started_at = job.heartbeat_at = world.now
+    keys.let_go(world, job)
+    world.tell("claimed", job, world.now, claimed_at=world.now, ready_at=job.ready_at)
+
+
+def leave_lease(world: World, job: OracleJob, *, lost: bool) -> None:
+    """Out of `active`. `lost`: not by its holder's own ack, fail or release."""
+    if job.lease is None:
+        return
+    lease = world.leases[job.lease]
+    lease.held = tuple(held for held in lease.held if held != job.id)
+    if lost:
+        lease.lost = (*lease.lost, job.id)
+    if not lease.held and not lease.lost:
+        del world.leases[lease.token]
+    job.lease = job.timeout_at = None
+
+
+def restart(world: World, job: OracleJob, at: int) -> bool:
+    """If the job was replaced while active, its attempt's end starts the new version."""
+    if job.waiting is None:
+        return False
+    job.created_at = job.waiting_since
+    begin(world, job, job.waiting, at=at, said_at=job.waiting_since)
+    return True
+
+
+def complete(world: World, job: OracleJob, at: int) -> None:
+    leave_lease(world, job, lost=False)
+    if not restart(world, job, at):
+        end(world, job, State.COMPLETED, at)
+
+
+def give_back(world: World, job: OracleJob, at: int) -> None:
+    leave_lease(world, job, lost=False)
+    world.tell("released", job, at)
+    if not restart(world, job, at):
+        job.attempt -= 1
+        job.state = State.READY
+
+
+def fail(
+    world: World,
+    job: OracleJob,
+    error: JobError,
+    at: int,
+    *,
+    lost: bool,
+    retry_in_ms: int | None = None,
+    dead: bool = False,
+) -> None:
+    """The running attempt has failed: retry, or dead."""
+    leave_lease(world, job, lost=lost)
+    if restart(world, job, at):
+        return
+    remember(job, error, at, worker=job.worker or "")
+    allowed = job.said.options.max_attempts
+    if dead:
+        die(world, job, DeadReason.REJECTED, at)
+    elif allowed != 0 and job.attempt >= allowed:
+        die(world, job, DeadReason.MAX_ATTEMPTS, at)
+    else:
+        wait = retry_in_ms
+        if wait is None:
+            wait = backoff_ms(
+                job.said.options.backoff, job.attempt, world.seed, world.jitter_id(job.id)
+            )
+        job.run_at = at + wait
+        job.owns_slot = job.said.group is not None
+        if wait:
+            job.state = State.SCHEDULED
+        else:
+            come_due(job)
+        world.tell("retried", job, at, run_at=job.run_at, error_kind=error.kind)
+
+
+def remember(job: OracleJob, error: JobError, at: int, *, worker: str) -> None:
+    trace = error.trace.encode()[:TRACE_BYTES].decode(errors="ignore")
+    kept = JobError(
+        kind=error.kind,
+        message=error.message,
+        trace=trace,
+        at=at,
+        worker=worker,
+        attempt=job.attempt,
+    )
+    job.errors = (*job.errors, kept)[-ERRORS_KEPT:]
+
+
+# -- ending --------------------------------------------------------------------------------------
+
+
+def die(world: World, job: OracleJob, reason: DeadReason, at: int) -> None:
+    job.dead_reason = reason
+    end(world, job, State.DEAD, at)
+
+
+def end(world: World, job: OracleJob, state: State, at: int) -> None:
+    """The job is over: its keys, slots and dependants learn."""
+    leave_lease(world, job, lost=True)
+    job.state = state
+    job.waiting = None
+    job.owns_slot = False
+    job.unmet = frozenset()
+    job.bulk = None
+    job.finished_at = at
+    world.ends_so_far += 1
+    job.end_order = world.ends_so_far
+    keys.let_go(world, job)
+    world.ends.append((job.id, outcome(job)))
+    if state is State.COMPLETED:
+        world.tell("completed", job, at)
+    elif state is State.DEAD:
+        world.tell("dead", job, at, reason=str(job.dead_reason))
+    elif state is State.CANCELLED:
+        world.tell("cancelled", job, at)
+    else:
+        world.tell("expired", job, at)
+    tell_dependants(world, job, at, failed=state in FAILED)
+
+
+def outcome(job: OracleJob) -> Result:
+    if job.state is State.COMPLETED:
+        return Result(state=job.state, value=job.result, codec=job.result_codec)
+    error = job.errors[-1] if job.errors and job.state is State.DEAD else None
+    return Result(state=job.state, error=error, dead_reason=job.dead_reason)
+
+
+def tell_dependants(world: World, job: OracleJob, at: int, *, failed: bool) -> None:
+    """The job ended, or is forgotten as if it had: those blocked by it fail or go on."""
+    for dependant_id in sorted(set(world.dependants.get(job.id, ()))):
+        dependant = world.jobs.get(dependant_id)
+        if dependant is None or dependant.state is not State.BLOCKED:
+            continue
+        if job.id not in dependant.unmet:
+            continue
+        if failed and dependant.said.options.on_dependency_failure == "fail":
+            fail_dependant(world, dependant, job.id, at)
+        else:
+            dependant.unmet -= {job.id}
+            wait_or_ready(world, dependant, at)
+
+
+def fail_dependant(world: World, job: OracleJob, dependency: int, at: int) -> None:
+    error = JobError(kind="dependency_failed", message=f"job {dependency} did not complete")
+    remember(job, error, at, worker="")
+    die(world, job, DeadReason.DEPENDENCY_FAILED, at)
+
+
+# -- forgetting ----------------------------------------------------------------------------------
+
+
+def forget(world: World, job: OracleJob) -> None:
+    if not job.ended:
+        world.ends.append((job.id, None))
+    del world.jobs[job.id]
+    keys.let_go(world, job)
+
+
+def depended_on(world: World, job: OracleJob) -> bool:
+    """Is there a job that depends on this one and has not ended?"""
+    for dependant_id in world.dependants.get(job.id, ()):
+        dependant = world.jobs.get(dependant_id)
+        if dependant is None or dependant.ended:
+            continue
+        if job.id in dependant.said.depends_on or job.id in dependant.last_said.depends_on:
+            return True
+    return False

@@ -1,0 +1,117 @@
+"""What the oracle answers about jobs and queues."""
+
+from collections.abc import Sequence
+
+from penstock.model.job import Job
+from penstock.model.lifecycle import State
+from penstock.model.policy import DEFAULT_CONFIG
+from penstock.model.store import Explanation, QueueInfo
+from tests.oracle import groups
+from tests.oracle.world import OracleJob, World
+
+
+def view(world: World, job: OracleJob) -> Job:
+    lease = world.leases[job.lease] if job.lease is not None else None
+    dependants = [
+        other
+        for other in sorted(set(world.dependants.get(job.id, ())))
+        if other in world.jobs and job.id in world.jobs[other].said.depends_on
+    ]
+    return Job(
+        id=job.id,
+        queue=job.queue,
+        payload=job.said.payload,
+        options=job.said.options,
+        attempt=job.attempt,
+        created_at=job.created_at,
+        run_at=job.run_at,
+        key=job.said.key,
+        group=job.said.group,
+        headers=job.said.headers,
+        depends_on=job.said.depends_on,
+        state=job.state,
+        priority=job.priority,
+        dead_reason=job.dead_reason,
+        lease_expires_at=None if lease is None else world.now + lease.ends - world.elapsed,
+        last_heartbeat=job.heartbeat_at,
+        worker=job.worker,
+        progress=job.progress,
+        progress_message=job.progress_message,
+        result=job.result,
+        result_codec=job.result_codec,
+        errors=job.errors,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        dependants=tuple(dependants),
+    )
+
+
+def queue_info(world: World, tenant: str, queue: str) -> QueueInfo:
+    jobs = world.of_queue(tenant, queue)
+    ready = [job for job in jobs if job.state is State.READY]
+    first = min(ready, key=groups.rank, default=None)
+    return QueueInfo(
+        queue=queue,
+        config=world.config(tenant, queue),
+        counts={state: sum(job.state is state for job in jobs) for state in State},
+        oldest_ready_ms=None if first is None else max(0, world.now - first.ready_at),
+        groups=len(groups.groups_of(world, tenant, queue)),
+    )
+
+
+def queue_names(world: World, tenant: str, names: Sequence[str] | None) -> list[str]:
+    if names is not None:
+        return list(names)
+    found = {job.queue for job in world.jobs.values() if job.tenant == tenant}
+    found |= {queue for owner, queue, _ in world.keys if owner == tenant}
+    found |= {
+        queue
+        for (owner, queue), config in world.configs.items()
+        if owner == tenant and config != DEFAULT_CONFIG
+    }
+    return sorted(found)
+
+
+def explain(world: World, job: OracleJob) -> Explanation:
+    reasons = tuple(reasons_of(world, job))
+    return Explanation(id=job.id, state=job.state, reasons=reasons)
+
+
+def reasons_of(world: World, job: OracleJob) -> list[str]:
+    if job.state is State.SCHEDULED:
+        return ["backoff" if job.attempt else "delayed"]
+    if job.ended:
+        return ["ended"]
+    if job.state is not State.READY:
+        return [job.state.value]
+    limits = limits_of(world, job)
+    if limits:
+        return limits
+    with_turn = world.copy()
+    following = groups.pick(world, job.tenant, job.queue)
+    world.__dict__.update(with_turn)
+    return ["next" if following is not None and following.id == job.id else "line"]
+
+
+def limits_of(world: World, job: OracleJob) -> list[str]:
+    """What forbids a ready job to be claimed, whoever is before it."""
+    config = world.config(job.tenant, job.queue)
+    limits = config.limits
+    jobs = world.of_queue(job.tenant, job.queue)
+    found = []
+    if config.paused:
+        found.append("paused")
+    bucket = ("rate", job.tenant, job.queue)
+    if limits.rate is not None and world.tokens(bucket, limits.rate) < 1:
+        found.append("rate")
+    active = sum(each.state is State.ACTIVE for each in jobs)
+    if limits.concurrency is not None and active >= limits.concurrency:
+        found.append("concurrency")
+    group = job.said.group
+    if group is not None:
+        members = groups.groups_of(world, job.tenant, job.queue)[group]
+        if not job.owns_slot and groups.free_slots(world, members, job.tenant, job.queue) < 1:
+            found.append("group")
+        if not groups.has_token(world, job.tenant, job.queue, group):
+            found.append("group_rate")
+    return found

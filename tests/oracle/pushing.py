@@ -1,0 +1,312 @@
+"""Pushes: jobs come in, all or nothing, one after the other."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded, RateLimited
+from penstock.model.job import CREATED, IGNORED, UPDATED, KeyClaim, Outcome, Run
+from penstock.model.lifecycle import State
+from penstock.model.policy import Bounds, Caps
+from penstock.model.store import Pushed, PushedRun
+from tests.oracle import groups, keys, life
+from tests.oracle.world import OracleJob, Producer, Version, World
+
+CODES = {"created": CREATED, "updated": UPDATED, "ignored": IGNORED}
+Answers = list[list[tuple[int, Outcome]]]  # by run
+
+
+def versions(run: Run) -> list[Version]:
+    """A run, taken apart into what it says of each job."""
+    found = []
+    for index, payload in enumerate(run.payloads()):
+        options = run.options[run.option_of[index] if run.option_of is not None else 0]
+        delay_ms, run_at = run.delay_ms, run.run_at
+        key = run.keys[index] if run.keys is not None else None
+        claims = [] if key is None else [KeyClaim(key, options.on_conflict, options.keep_key)]
+        if run.more_keys is not None:
+            claims += run.more_keys[index]
+        found.append(
+            Version(
+                payload=payload,
+                options=options,
+                key=key,
+                keys=tuple(claims),
+                group=run.groups[index] if run.groups is not None else None,
+                headers=run.headers[index] if run.headers is not None else None,
+                depends_on=tuple(run.depends_on[index]) if run.depends_on is not None else (),
+                delay_ms=delay_ms if isinstance(delay_ms, int | None) else delay_ms[index],
+                run_at=run_at if isinstance(run_at, int | None) else run_at[index],
+            )
+        )
+    return found
+
+
+# -- the idempotent producer ---------------------------------------------------------------------
+
+
+def push_once(
+    world: World,
+    caps: Caps,
+    tenant: str,
+    runs: Sequence[Run],
+    *,
+    producer: str | None,
+    sequence: int | None,
+    bulk: str | None,
+    part: str,
+) -> Pushed:
+    if producer is None or sequence is None:
+        return push(world, tenant, runs, bulk=bulk, part=part)
+    content = ([(run.queue, versions(run)) for run in runs], bulk, part)
+    known = world.producers.get((tenant, producer), Producer())
+    for earlier, what, answer in known.answers:
+        if earlier == sequence:
+            if what != content:
+                raise Invalid("another push carried this sequence", "sequence")
+            known.used_at = world.now
+            return answer
+    if sequence <= known.highest_dropped:
+        raise Conflict("older than the answers that are kept", "sequence")
+    if (tenant, producer) not in world.producers and len(world.producers) >= caps.producers:
+        raise Overloaded("too many producers", "producer")
+    pushed = push(world, tenant, runs, bulk=bulk, part=part)
+    answers = sorted([*known.answers, (sequence, content, pushed)], key=lambda each: each[0])
+    surplus = max(len(answers) - caps.answers_per_producer, 0)
+    dropped = [known.highest_dropped, *(each[0] for each in answers[:surplus])]
+    world.producers[tenant, producer] = Producer(
+        answers=tuple(answers[surplus:]), highest_dropped=max(dropped), used_at=world.now
+    )
+    return pushed
+
+
+# -- one push ------------------------------------------------------------------------------------
+
+
+def push(world: World, tenant: str, runs: Sequence[Run], *, bulk: str | None, part: str) -> Pushed:
+    with world.all_or_nothing():
+        check_ttl(world, runs)
+        check_dependencies(world, tenant, runs, bulk)
+        for run in runs:
+            total = sum(len(each) for each in runs if each.queue == run.queue)
+            world.reserve(tenant, run.queue, total)
+        if bulk is not None:
+            answers = push_held(world, tenant, runs, bulk, part)
+        else:
+            answers = push_now(world, tenant, runs)
+        created = [job_id for run in answers for job_id, what in run if what == "created"]
+        if has_cycle(world, [job_id for run in answers for job_id, _ in run]):
+            raise Invalid("the dependencies form a cycle", "depends_on")
+        check_bounds(world, tenant, [world.jobs[job_id] for job_id in created])
+        groups.take_seats(world)
+        return Pushed(tuple(map(answer, runs, answers, [bulk is not None] * len(runs))))
+
+
+def answer(run: Run, jobs: list[tuple[int, Outcome]], held: bool) -> PushedRun:
+    created = [job_id for job_id, what in jobs if what == "created"]
+    first = created[0] if created else 0
+    if (run.keys is None and run.more_keys is None) or held:
+        return PushedRun(first, len(created))
+    return PushedRun(
+        first,
+        len(created),
+        tuple(job_id for job_id, _ in jobs),
+        bytes(CODES[what] for _, what in jobs),
+    )
+
+
+def push_now(world: World, tenant: str, runs: Sequence[Run]) -> Answers:
+    """Decide and begin the jobs in order; names of later jobs get their ids at the end."""
+    ids: list[int] = []  # by place in the push
+    answers: Answers = []
+    for run in runs:
+        answers.append([])
+        for version in versions(run):
+            known = [ids[-dep - 1] if -len(ids) <= dep < 0 else dep for dep in version.depends_on]
+            job_id, what = push_one(
+                world, tenant, run.queue, replace(version, depends_on=tuple(known))
+            )
+            ids.append(job_id)
+            answers[-1].append((job_id, what))
+    for job in list(world.jobs.values()):
+        for dep in job.last_said.depends_on:
+            if dep < 0:
+                rename_dependency(world, job, dep, ids[-dep - 1])
+    return answers
+
+
+def push_one(world: World, tenant: str, queue: str, version: Version) -> tuple[int, Outcome]:
+    decided = keys.decide(world, tenant, queue, version)
+    if decided is None:
+        job = create(world, tenant, queue, version)
+        keys.take(world, job, version, world.now)
+        world.tell("pushed", job, world.now, bytes=len(version.payload))
+        life.begin(world, job, version, at=world.now, said_at=world.now)
+        return job.id, "created"
+    what, job_id = decided
+    if what == "updated" and not replace_job(world, world.jobs[job_id], version):
+        what = "ignored"
+    return job_id, what
+
+
+def create(world: World, tenant: str, queue: str, version: Version) -> OracleJob:
+    job = OracleJob(
+        id=world.next_id(tenant, queue),
+        tenant=tenant,
+        queue=queue,
+        said=version,
+        state=State.HELD,
+        created_at=world.now,
+        priority=version.options.priority,
+    )
+    world.jobs[job.id] = job
+    return job
+
+
+def replace_job(world: World, job: OracleJob, version: Version) -> bool:
+    """Give a live job a new version; False if it has that one already."""
+    if keys.identical(job, version):
+        return False
+    keys.take(world, job, version, world.now)
+    world.tell("replaced", job, world.now)
+    if job.state is State.ACTIVE:
+        job.waiting = version
+        job.waiting_since = world.now
+        for dep in version.depends_on:
+            world.dependants[dep] = (*world.dependants.get(dep, ()), job.id)
+    else:
+        job.created_at = world.now
+        life.begin(world, job, version, at=world.now, said_at=world.now)
+    return True
+
+
+def rename_dependency(world: World, job: OracleJob, old: int, new: int) -> None:
+    """What the job called `old` is the job `new`."""
+    names = tuple(dict.fromkeys(new if dep == old else dep for dep in job.last_said.depends_on))
+    world.dependants[new] = (*world.dependants.get(new, ()), job.id)
+    if job.waiting is not None:
+        job.waiting = replace(job.waiting, depends_on=names)
+        return
+    job.said = replace(job.said, depends_on=names)
+    if old not in job.unmet:
+        return
+    job.unmet -= {old}
+    known = world.known(job.tenant, new)
+    if known is not None and not known.ended:
+        job.unmet |= {new}
+    elif life.has_failed(world, job.tenant, new) and (
+        job.said.options.on_dependency_failure == "fail"
+    ):
+        life.fail_dependant(world, job, new, world.now)
+    elif not job.unmet and job.state is State.BLOCKED:
+        life.wait_or_ready(world, job, world.now)
+
+
+# -- what may be pushed --------------------------------------------------------------------------
+
+
+def check_ttl(world: World, runs: Sequence[Run]) -> None:
+    for run in runs:
+        for version in versions(run):
+            if version.options.ttl_ms is None or version.run_at is None:
+                continue
+            if world.now + version.options.ttl_ms <= version.run_at:
+                raise Invalid("it is over before run_at", "ttl_ms")
+
+
+def check_dependencies(world: World, tenant: str, runs: Sequence[Run], bulk: str | None) -> None:
+    total = sum(map(len, runs))
+    for run in runs:
+        for version in versions(run):
+            for dep in version.depends_on:
+                known = world.known(tenant, dep)
+                if dep < 0 and -dep > total:
+                    raise Invalid(f"{dep} names no job of this push", "depends_on")
+                if known is None and dep > world.highest_reserved:
+                    raise Invalid(f"no job has the id {dep}", "depends_on")
+                if known is not None and known.state is State.HELD and known.bulk != bulk:
+                    raise Invalid(f"job {dep} is held in another bulk", "depends_on")
+
+
+def waits_for(world: World, job: OracleJob) -> list[int]:
+    """The known jobs that must end before this one, or its next version, can run."""
+    if job.waiting is not None:
+        named = job.waiting.depends_on
+    elif job.state is State.HELD:
+        named = job.said.depends_on
+    else:
+        named = tuple(job.unmet)
+    return [dep for dep in named if dep in world.jobs and not world.jobs[dep].ended]
+
+
+def has_cycle(world: World, starts: list[int]) -> bool:
+    """Can one of these jobs be reached from itself?"""
+    for start in set(starts):
+        seen: set[int] = set()
+        ahead = waits_for(world, world.jobs[start]) if start in world.jobs else []
+        while ahead:
+            job_id = ahead.pop()
+            if job_id == start:
+                return True
+            if job_id not in seen:
+                seen.add(job_id)
+                ahead += waits_for(world, world.jobs[job_id])
+    return False
+
+
+def check_bounds(world: World, tenant: str, created: list[OracleJob]) -> None:
+    queues = sorted({job.queue for job in created})
+    places: list[tuple[str | None, Bounds]] = [(None, world.bounds.get(tenant, Bounds()))]
+    places += [(queue, world.config(tenant, queue).bounds) for queue in queues]
+    for queue, bounds in places:
+        new = [job for job in created if queue in (None, job.queue)]
+        live = [
+            job
+            for job in world.jobs.values()
+            if job.tenant == tenant and queue in (None, job.queue) and not job.ended
+        ]
+        if not new:
+            continue
+        if bounds.jobs is not None and len(live) > bounds.jobs:
+            raise Overloaded(f"{len(live)} jobs, {bounds.jobs} may be")
+        size = sum(len(job.said.payload) for job in live)
+        if bounds.bytes is not None and size > bounds.bytes:
+            raise Overloaded(f"{size} bytes, {bounds.bytes} may be")
+    for queue, bounds in places:
+        new = [job for job in created if queue in (None, job.queue)]
+        bucket = ("push", tenant) if queue is None else ("push", tenant, queue)
+        if bounds.push_rate is not None and new:
+            if world.tokens(bucket, bounds.push_rate) < len(new):
+                raise RateLimited("pushed faster than is allowed")
+            world.spend(bucket, bounds.push_rate, len(new))
+
+
+# -- into a bulk ---------------------------------------------------------------------------------
+
+
+def push_held(world: World, tenant: str, runs: Sequence[Run], bulk: str, part: str) -> Answers:
+    known = world.bulks.get((tenant, bulk))
+    if known is None:
+        raise NotFound(f"there is no bulk {bulk!r}", "bulk")
+    if known.state != "open":
+        raise Conflict(f"the bulk {bulk!r} is {known.state}", "bulk")
+    jobs = [
+        [create(world, tenant, run.queue, version) for version in versions(run)] for run in runs
+    ]
+    ids = [job.id for run in jobs for job in run]
+    for run in jobs:
+        for job in run:
+            named = [ids[-dep - 1] if dep < 0 else dep for dep in job.said.depends_on]
+            job.said = replace(job.said, depends_on=tuple(dict.fromkeys(named)))
+            job.bulk = bulk
+            job.run_at = world.now
+            if job.said.delay_ms is not None:
+                job.run_at = world.now + job.said.delay_ms
+            elif job.said.run_at is not None:
+                job.run_at = max(world.now, job.said.run_at)
+            for dep in job.said.depends_on:
+                world.dependants[dep] = (*world.dependants.get(dep, ()), job.id)
+            world.tell("pushed", job, world.now, bytes=len(job.said.payload), held=True)
+    known.ends = world.elapsed + known.deadline_ms
+    known.parts = tuple(dict.fromkeys((*known.parts, part)))
+    known.part_of += tuple((job_id, part) for job_id in ids)
+    return [[(job.id, "created") for job in run] for run in jobs]
