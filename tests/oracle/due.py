@@ -37,10 +37,10 @@ def by_elapsed_clock(world: World, now: int, elapsed: int) -> None:
                 life.fail(world, job, error, world.now, lost=True)
         for lease in list(world.leases.values()):
             if lease.ends <= world.elapsed:
-                for job_id in sorted(lease.held):
+                for job in sorted(world.held(lease), key=lambda job: job.id):
                     error = JobError(kind="lease_expired", message="the lease ended")
-                    life.fail(world, world.jobs[job_id], error, world.now, lost=True)
-                world.leases.pop(lease.token, None)
+                    life.fail(world, job, error, world.now, lost=True)
+                del world.leases[lease.token]
         for (tenant, name), bulk in world.bulks.items():
             if bulk.state == "open" and bulk.ends <= world.elapsed:
                 bulk.state = "aborted"
@@ -118,6 +118,9 @@ def ttl_instant(job: OracleJob) -> int | None:
 
 def sweep(world: World, at: int) -> None:
     """Forget what is kept no longer at `at`."""
+    for lease in list(world.leases.values()):
+        if not lease.lost and not world.held(lease):
+            del world.leases[lease.token]
     while True:
         over = [job for job in by_id(world) if retention_over(world, job, at)]
         over += beyond_count(world)

@@ -107,12 +107,9 @@ def leave_lease(world: World, job: OracleJob, *, lost: bool) -> None:
     """Out of `active`. `lost`: not by its holder's own ack, fail or release."""
     if job.lease is None:
         return
-    lease = world.leases[job.lease]
-    lease.held = tuple(held for held in lease.held if held != job.id)
     if lost:
+        lease = world.leases[job.lease]
         lease.lost = (*lease.lost, job.id)
-    if not lease.held and not lease.lost:
-        del world.leases[lease.token]
     job.lease = job.timeout_at = None
 
 

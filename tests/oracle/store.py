@@ -43,7 +43,7 @@ from penstock.model.store import (
 )
 from penstock.stores.clock import Clock
 from tests.oracle import bulks, crons, due, groups, keys, life, looking, pushing, working
-from tests.oracle.world import OracleJob, World
+from tests.oracle.world import OracleJob, World, joined
 
 EVENTS_BEHIND = 10_000  # more than this many unread events end a watcher
 
@@ -159,7 +159,7 @@ class OracleStore(Store):
             self.results.remove(waiting)
             if not waiting.future.done():
                 waiting.future.set_exception(Deadline(f"job {waiting.job_id} still runs"))
-        events, self.world.events = self.world.events, []
+        events, self.world.events = joined(self.world.events), []
         self.position += bool(events)
         for index, event in enumerate(events):
             for watcher in self.watchers:

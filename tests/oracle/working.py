@@ -42,20 +42,12 @@ def claim(
 ) -> Lease | None:
     """Take from the first queue that can give something."""
     for queue in queues:
-        taken: list[OracleJob] = []
         lease = OracleLease(
-            token=token, tenant=tenant, queue=queue, worker=worker, held=(), length_ms=0, ends=0
+            token=token, tenant=tenant, queue=queue, worker=worker, ids=(), length_ms=0, ends=0
         )
-        while len(taken) < n and may_run_one(world, tenant, queue):
-            job = groups.pick(world, tenant, queue)
-            if job is None:
-                break
-            spend_tokens(world, job)
-            life.start(world, job, lease)
-            groups.take_seats_in(world, tenant, queue)
-            taken.append(job)
+        taken = take_jobs(world, lease, min(n, room(world, tenant, queue)))
         if taken:
-            lease.held = tuple(job.id for job in taken)
+            lease.ids = tuple(job.id for job in taken)
             wishes = [job.said.options.lease_ms or LEASE_MS for job in taken]
             lease.length_ms = max(wishes) if lease_ms is None else lease_ms
             lease.ends = world.elapsed + lease.length_ms
@@ -64,18 +56,40 @@ def claim(
     return None
 
 
-def may_run_one(world: World, tenant: str, queue: str) -> bool:
+def room(world: World, tenant: str, queue: str) -> int:
+    """How many more jobs the queue as a whole may run now."""
     config = world.config(tenant, queue)
-    limits = config.limits
     if config.paused:
-        return False
-    if limits.rate is not None and floor(world.tokens(("rate", tenant, queue), limits.rate)) < 1:
-        return False
-    active = sum(
-        job.state is State.ACTIVE and job.queue == queue and job.tenant == tenant
-        for job in world.jobs.values()
-    )
-    return limits.concurrency is None or active < limits.concurrency
+        return 0
+    jobs = world.of_queue(tenant, queue)
+    most = len(jobs)
+    if config.limits.rate is not None:
+        most = min(most, floor(world.tokens(("rate", tenant, queue), config.limits.rate)))
+    if config.limits.concurrency is not None:
+        active = sum(job.state is State.ACTIVE for job in jobs)
+        most = min(most, config.limits.concurrency - active)
+    return max(most, 0)
+
+
+def take_jobs(world: World, lease: OracleLease, n: int) -> list[OracleJob]:
+    """Start up to `n` jobs, in the order of service."""
+    tenant, queue = lease.tenant, lease.queue
+    if not groups.groups_of(world, tenant, queue):
+        taken = groups.ungrouped_ready(world, tenant, queue)[:n]
+        for job in taken:
+            spend_tokens(world, job)
+            life.start(world, job, lease)
+        return taken
+    taken = []
+    while len(taken) < n:
+        following = groups.pick(world, tenant, queue)
+        if following is None:
+            break
+        spend_tokens(world, following)
+        life.start(world, following, lease)
+        groups.take_seats_in(world, tenant, queue)
+        taken.append(following)
+    return taken
 
 
 def spend_tokens(world: World, job: OracleJob) -> None:
@@ -132,11 +146,12 @@ def held_of(
 ) -> tuple[list[OracleJob], Ids]:
     """The jobs meant and held, and the ids meant and not held."""
     lease = lease_of(world, tenant, token)
-    named = list(lease.held) if ids is None else list(dict.fromkeys(ids))
-    held = [world.jobs[job_id] for job_id in named if job_id in lease.held]
+    still = {job.id: job for job in world.held(lease)}
+    named = list(still) if ids is None else list(dict.fromkeys(ids))
+    held = [still[job_id] for job_id in named if job_id in still]
     if not held:
         raise LeaseLost("the lease holds none of these jobs")
-    return held, Ids.of(job_id for job_id in named if job_id not in lease.held)
+    return held, Ids.of(job_id for job_id in named if job_id not in still)
 
 
 def ack(
@@ -148,8 +163,9 @@ def ack(
     codec: Codec,
 ) -> Acked:
     held, lost = held_of(world, tenant, token, ids)
+    acked = {job.id for job in held}
     for job_id in results:
-        if job_id not in [job.id for job in held]:
+        if job_id not in acked:
             raise Invalid(f"job {job_id} is not acked by this call", "results")
     for job in held:
         if job.id in results and job.waiting is None:
@@ -189,8 +205,7 @@ def extend(world: World, tenant: str, token: str, lease_ms: int | None) -> Exten
     lease = lease_of(world, tenant, token)
     length_ms = lease.length_ms if lease_ms is None else lease_ms
     lease.ends = world.elapsed + length_ms
-    for job_id in lease.held:
-        job = world.jobs[job_id]
+    for job in world.held(lease):
         job.heartbeat_at = world.now
         world.tell("extended", job, world.now)
     return Extended(world.now + length_ms, Ids.of(lease.lost))
@@ -208,9 +223,9 @@ def report(
     partial: bytes | None,
 ) -> None:
     lease = lease_of(world, tenant, token)
-    if job_id not in lease.held:
+    job = world.known(tenant, job_id)
+    if job is None or job.lease != lease.token:
         raise LeaseLost(f"the lease does not hold job {job_id}")
-    job = world.jobs[job_id]
     if progress is not None:
         job.progress = progress
     if message is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -88,7 +89,7 @@ class OracleLease:
     tenant: str
     queue: str
     worker: str
-    held: tuple[int, ...]
+    ids: tuple[int, ...]  # of the claim, in its order
     length_ms: int
     ends: int  # elapsed
     lost: tuple[int, ...] = ()  # taken from it, not given up by its holder
@@ -181,6 +182,11 @@ class World:
         job = self.jobs.get(job_id)
         return job if job is not None and job.tenant == tenant else None
 
+    def held(self, lease: OracleLease) -> list[OracleJob]:
+        """The jobs that the lease still holds."""
+        jobs = [self.jobs[job_id] for job_id in lease.ids if job_id in self.jobs]
+        return [job for job in jobs if job.lease == lease.token]
+
     # -- ids -------------------------------------------------------------------------------------
 
     def reserve(self, tenant: str, queue: str, count: int) -> None:
@@ -240,31 +246,30 @@ class World:
     # -- telling ---------------------------------------------------------------------------------
 
     def tell(self, kind: EventKind, job: OracleJob, at: int, **more: Any) -> None:
-        """Add an event; one that differs from the last only in its job joins it."""
         fields_of: dict[str, Any] = {
+            "ids": Ids.of([job.id]),
             "attempt": job.attempt,
             "pushed_at": job.created_at,
             "worker": job.worker or "",
             "task": job.said.options.task,
             "priority": job.priority,
-        } | more
-        alone = Event(kind=kind, tenant=job.tenant, queue=job.queue, at=at, **fields_of)
-        event_ids = [job.id]
-        if self.events:
-            last = self.events[-1]
-            if _without_ids(last) == _without_ids(alone):
-                event_ids = [*last.ids, job.id]
-                alone = _with(alone, bytes=last.bytes + alone.bytes)
-                self.events.pop()
-        self.events.append(_with(alone, ids=Ids.of(event_ids)))
+        }
+        event = Event(kind=kind, tenant=job.tenant, queue=job.queue, at=at, **fields_of | more)
+        self.events.append(event)
 
     def tell_of_queue(self, kind: EventKind, tenant: str, queue: str) -> None:
         self.events.append(Event(kind=kind, tenant=tenant, queue=queue, at=self.now))
 
 
+def joined(events: list[Event]) -> list[Event]:
+    """One event for neighbours that differ in nothing but their jobs."""
+    found = []
+    for alike, each in groupby(events, key=lambda event: _with(event, ids=Ids(), bytes=0)):
+        same = list(each)
+        ids = Ids.of(job_id for event in same for job_id in event.ids)
+        found.append(_with(alike, ids=ids, bytes=sum(event.bytes for event in same)))
+    return found
+
+
 def _with(event: Event, **changes: Any) -> Event:
     return msgspec.structs.replace(event, **changes)
-
-
-def _without_ids(event: Event) -> Event:
-    return _with(event, ids=Ids(), bytes=0)

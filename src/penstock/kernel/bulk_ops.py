@@ -1,7 +1,7 @@
 """Opening, committing and aborting two-phase bulks."""
 
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kernel import tell
 from penstock.kernel.blocks import MASK, SHIFT, SIZE, Block, Version
@@ -86,6 +86,13 @@ def _drop(kernel: "Kernel", tenant: str, held: HeldPush) -> int:
     return dropped
 
 
+class Decision(NamedTuple):
+    """A held job's key is taken: it is dropped, or takes the place of the owner."""
+
+    owner: int
+    replaces: bool
+
+
 # -- commit --------------------------------------------------------------------------------------
 
 
@@ -103,6 +110,14 @@ def commit_bulk(kernel: "Kernel", command: CommitBulk) -> BulkInfo:
     helds = [held for part in chosen for held in bulk.parts[part]]
     helds.sort(key=lambda held: held.first)
     decisions = _decide(kernel, tenant, helds)
+    _follow_keys(kernel, tenant, helds, decisions)
+    kernel.unborn = {
+        job_id
+        for part, parts in bulk.parts.items()
+        if part not in chosen
+        for held in parts
+        for job_id in range(held.first, held.first + held.count)
+    }
     dropped = sum(
         _drop(kernel, tenant, held)
         for part, parts in bulk.parts.items()
@@ -114,12 +129,31 @@ def commit_bulk(kernel: "Kernel", command: CommitBulk) -> BulkInfo:
         done, left = _publish(kernel, tenant, held, decisions)
         published += done
         dropped += left
+    kernel.unborn = set()
     return _finish(kernel, tenant, bulk, FinishedBulk(True, published, dropped, kernel.now))
 
 
-def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush]) -> dict[int, int]:
-    """For keyed jobs whose key is taken: 0 to drop it, or the id of the job to replace."""
-    decisions: dict[int, int] = {}
+def _follow_keys(
+    kernel: "Kernel", tenant: str, helds: list[HeldPush], decisions: dict[int, Decision]
+) -> None:
+    """Who depends on a held job whose key was taken depends on the job that has it."""
+    if not decisions:
+        return
+    for held in helds:
+        for job_id in range(held.first, held.first + held.count):
+            found = kernel.locate(tenant, job_id)
+            side = found[0].sides.get(found[1]) if found is not None else None
+            if side is not None and side.depends_on:
+                side.depends_on = tuple(
+                    dict.fromkeys(
+                        decisions[ref].owner if ref in decisions else ref for ref in side.depends_on
+                    )
+                )
+
+
+def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush]) -> dict[int, Decision]:
+    """What becomes of keyed jobs whose key is taken."""
+    decisions: dict[int, Decision] = {}
     taken: dict[tuple[str, str], tuple[int, bytes]] = {}
     for held in helds:
         for job_id in range(held.first, held.first + held.count):
@@ -144,23 +178,23 @@ def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush]) -> dict[int, i
                 if claim.on_conflict == "match" and digest != side.digest:
                     raise Conflict(f"key {claim.key!r} stands for another payload", "key")
                 if claim.on_conflict != "replace":
-                    decisions[job_id] = 0
+                    decisions[job_id] = Decision(owner, replaces=False)
                     break
                 known = kernel.locate(tenant, owner)
                 if known is not None and COUNTER_OF[known[0].codes[known[1]]] not in ENDED:
-                    decisions[job_id] = owner
+                    decisions[job_id] = Decision(owner, replaces=True)
                     break
             if job_id not in decisions:
                 for claim in side.keys:
                     taken[held.queue, claim.key] = (job_id, side.digest)
-            elif decisions[job_id]:
+            elif decisions[job_id].replaces:
                 for claim in side.keys:
-                    taken[held.queue, claim.key] = (decisions[job_id], side.digest)
+                    taken[held.queue, claim.key] = (decisions[job_id].owner, side.digest)
     return decisions
 
 
 def _publish(
-    kernel: "Kernel", tenant: str, held: HeldPush, decisions: dict[int, int]
+    kernel: "Kernel", tenant: str, held: HeldPush, decisions: dict[int, Decision]
 ) -> tuple[int, int]:
     """Answers how many jobs came alive and how many were left out."""
     published = left = 0
@@ -249,15 +283,15 @@ def _publish_one(
     held: HeldPush,
     block: Block,
     offset: int,
-    decisions: dict[int, int],
+    decisions: dict[int, Decision],
 ) -> bool:
     job_id = block.base + offset
     now = kernel.now
     until = due(held.run_at, held.delay_ms, job_id - held.first, now)
-    owner = decisions.get(job_id)
-    if owner is not None:
-        if owner:
-            known = kernel.locate(tenant, owner)
+    decision = decisions.get(job_id)
+    if decision is not None:
+        if decision.replaces:
+            known = kernel.locate(tenant, decision.owner)
             assert known is not None
             side = block.sides[offset]
             version = Version(
@@ -272,7 +306,7 @@ def _publish_one(
             )
             replace(kernel, *known, version, side.keys)
         discard_unborn(kernel, block, offset)
-        return bool(owner)
+        return False
     side = block.side(offset)
     side.created_at = now
     publish(kernel, block, offset, now, until, fresh=False)

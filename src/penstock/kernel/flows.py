@@ -124,7 +124,9 @@ def resolve(kernel: "Kernel", block: Block, offset: int, side: Side) -> int:
     for dependency in side.depends_on:
         known = kernel.locate(tenant, dependency)
         if known is None:
-            continue  # long completed and forgotten
+            if dependency in kernel.unborn and policy == "fail" and not failed:
+                failed = dependency
+            continue  # else long completed and forgotten
         other = known[0].side(known[1])
         other.pins += 1
         code = COUNTER_OF[known[0].codes[known[1]]]

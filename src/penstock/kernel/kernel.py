@@ -27,6 +27,7 @@ from penstock.kernel.codes import (
     WAITING,
 )
 from penstock.kernel.ending import end_one, run_cascade
+from penstock.kernel.groups import Group
 from penstock.kernel.leases import LeaseRecord
 from penstock.kernel.producers import Producer
 from penstock.kernel.queue import Queue, Tenant
@@ -36,6 +37,8 @@ from penstock.model.event import Event
 from penstock.model.job import Codec, JobOptions, KeyClaim
 from penstock.model.policy import DEFAULT_CAPS, PRODUCER_IDLE_MS, Caps
 from penstock.model.store import Pushed
+
+SWEEP_AT: Final = 1_024  # queues known before empty ones are first looked for
 
 VERSION: Final = 1  # of what the kernel decides; see docs before changing a decision
 
@@ -54,6 +57,7 @@ class Kernel:
         self.blocks: dict[int, Block] = {}
         self.tenants: dict[str, Tenant] = {}
         self.queue_count = 0
+        self.sweep_at = SWEEP_AT
         self.leases: dict[str, LeaseRecord] = {}
         self.chunks: dict[int, int] = {}  # payload chunk → places in it that are still needed
         self.bulks: dict[tuple[str, str], Bulk] = {}
@@ -73,8 +77,12 @@ class Kernel:
 
         self.cascade: deque[tuple[int, int, int, list[int]]] = deque()  # ends to tell dependants of
 
+        self.unseated: dict[Group, None] = {}  # groups whose seat may have changed
+        self.unborn: set[int] = set()  # during a commit: ids of the parts that it drops
+
         # Outputs, emptied by whoever drives the kernel. They influence no decision.
         self.events: list[Event] | None = None  # None: nobody listens
+        self.watching: set[tuple[str, str]] = set()  # queues in which somebody waits for a job
         self.stirred: dict[Queue, None] = {}  # watched queues that may have something to give
         self.freed: list[int] = []  # chunks no longer needed
         self.awaited: dict[int, int] = {}  # ids whose end somebody waits for → how many
@@ -94,6 +102,8 @@ class Kernel:
         outcome = HANDLERS[command.__class__](self, command)
         if self.cascade:
             run_cascade(self)
+        if self.unseated:
+            self.seat_groups()
         return outcome
 
     def is_due(self, now: int, elapsed: int) -> bool:
@@ -127,10 +137,14 @@ class Kernel:
 
     def _advance_elapsed(self, steps: int) -> int:
         elapsed = self.elapsed
+        last = 0
         while steps > 0:
             called = self.calls.pop(elapsed)
             if called is None:
                 break
+            if self.unseated and called[0] != last:
+                self.seat_groups()
+            last = called[0]
             self.calls.carry_out(*called)
             if self.cascade:
                 run_cascade(self)
@@ -140,12 +154,17 @@ class Kernel:
             if expired is None:
                 break
             instant, lease = expired
+            if self.unseated and instant != last:
+                self.seat_groups()
+            last = instant
             if self.leases.get(lease.token) is lease and lease.expires == instant:
                 steps -= lease.count
                 settle.expire_lease(self, lease, self.now - (elapsed - instant))
                 if self.cascade:
                     run_cascade(self)
             steps -= 1
+        if self.unseated:
+            self.seat_groups()
         return max(steps, 0)
 
     def _advance_wall(self, steps: int) -> int:
@@ -155,11 +174,15 @@ class Kernel:
             if due is None:
                 break
             steps -= self._promote(*due)
+            if self.unseated:
+                self.seat_groups()
         while steps > 0:
             due = self.ttls.pop(now)
             if due is None:
                 break
             steps -= self._expire(*due)
+            if self.unseated:
+                self.seat_groups()
         while steps > 0:
             entry = self.calendar.pop(now)
             if entry is None:
@@ -167,6 +190,14 @@ class Kernel:
             self.calendar.carry_out(*entry)
             steps -= 1
         return max(steps, 0)
+
+    def seat_groups(self) -> None:
+        """Groups that one command or one instant has changed take their seats by their heads."""
+        changed = [(group.head() or (0, 0), group) for group in self.unseated]
+        self.unseated = {}
+        changed.sort(key=lambda entry: entry[0][1])
+        for _, group in changed:
+            group.queue.seat(group)
 
     def promote_at(self, instant: int, first: int, span: int) -> None:
         self.promotions.add(instant, first, span, self.now)
@@ -244,6 +275,8 @@ class Kernel:
     def queue(self, tenant: Tenant, name: str) -> Queue:
         queue = tenant.queues.get(name)
         if queue is None:
+            if self.queue_count >= self.sweep_at:
+                self.sweep_queues()
             queue = tenant.queues[name] = Queue(self, tenant, name)
             self.queue_count += 1
             bounds = tenant.bounds
@@ -251,6 +284,18 @@ class Kernel:
                 bounds.jobs is None and bounds.bytes is None and bounds.push_rate is None
             )
         return queue
+
+    def sweep_queues(self) -> None:
+        """Let go of queues without jobs, keys or configuration."""
+        for tenant in self.tenants.values():
+            for name in [
+                name for name, queue in tenant.queues.items() if not queue.exists(self.now)
+            ]:
+                queue = tenant.queues.pop(name)
+                self.queue_count -= 1
+                for number in queue.blocks:
+                    self.blocks.pop(number, None)
+        self.sweep_at = max(SWEEP_AT, 2 * self.queue_count)
 
     def locate(self, tenant: str, job_id: int) -> tuple[Block, int] | None:
         """The place of a job that this tenant knows."""

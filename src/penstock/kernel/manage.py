@@ -129,7 +129,7 @@ def edit(kernel: "Kernel", command: Edit) -> None:
         side.run_at = side.ready_at = run_at
         kernel.promote_at(run_at, command.job_id, 1)
         if counter == READY and side.group is not None:
-            queue.seat(queue.groups[side.group])
+            kernel.unseated[queue.groups[side.group]] = None
     elif run_at is not None:
         queue.counts[counter] -= 1
         queue.counts[READY] += 1
@@ -262,6 +262,8 @@ def purge_dead(kernel: "Kernel", command: PurgeDead) -> int:
 def configure(kernel: "Kernel", command: Configure) -> None:
     tenant = kernel.tenant(command.tenant)
     if command.queue not in tenant.queues and kernel.queue_count >= kernel.caps.queues:
+        kernel.sweep_queues()
+    if command.queue not in tenant.queues and kernel.queue_count >= kernel.caps.queues:
         raise Overloaded(f"the store holds {kernel.caps.queues} queues", "queue")
     queue = kernel.queue(tenant, command.queue)
     before, config = queue.config, command.config
@@ -272,8 +274,7 @@ def configure(kernel: "Kernel", command: Configure) -> None:
     queue.push_meter = _meter(queue.push_meter, config.bounds.push_rate)
     bound(queue)
     if before.limits != limits:
-        for group in sorted(queue.groups.values(), key=lambda g: (g.head() or (0, 0))[1]):
-            queue.seat(group)
+        kernel.unseated |= dict.fromkeys(queue.groups.values())
     _apply_retention(kernel, queue)
     if kernel.events is not None:
         tell.tell(kernel, "configured", queue, Ids(), kernel.now)
@@ -412,6 +413,7 @@ def purge(kernel: "Kernel", command: Purge) -> int:
     queue.lanes.clear()
     queue.order.clear()
     queue.groups.clear()
+    kernel.unseated = {g: None for g in kernel.unseated if g.queue is not queue}
     kernel.kept_keys -= sum(1 for record in queue.keys.records.values() if record.until)
     queue.keys = KeyTable()
     queue.counts = [0] * COUNTERS

@@ -85,6 +85,8 @@ def _check_queues(kernel: "Kernel", tenant_name: str, loads: Sequence[Load]) -> 
     known = tenant.queues if tenant is not None else {}
     new = {load.queue for load in loads if load.queue not in known}
     if new and kernel.queue_count + len(new) > kernel.caps.queues:
+        kernel.sweep_queues()
+    if new and kernel.queue_count + len(new) > kernel.caps.queues:
         raise Overloaded(f"the store holds {kernel.caps.queues} queues", "queue")
 
 

@@ -88,7 +88,15 @@ class Queue:
         self.limited = False  # paused, or under a rate or a concurrency limit
         self.bounded = False  # under a bound of its own or its tenant's
         self.bytes = 0  # payload bytes of jobs that have not ended; kept up only if bounded
-        self.watched = False  # somebody waits for a job of this queue
+        self.watched = (tenant.name, name) in kernel.watching
+
+    def exists(self, now: int) -> bool:
+        """Whether it holds jobs, kept keys or configuration; else nobody can tell it was there."""
+        return (
+            any(self.counts)
+            or self.config != DEFAULT_CONFIG
+            or any(not r.until or r.until > now for r in self.keys.records.values())
+        )
 
     @property
     def live(self) -> int:
@@ -176,7 +184,7 @@ class Queue:
             block.codes[offset] = GROUPED
             group = self.group(side.group)
             group.put(ready, job_id, side.owns_slot)
-            self.seat(group)
+            self.kernel.unseated[group] = None
         elif block.options_of(offset).lifo:
             block.codes[offset] = LIFO
             self.lane(block.priority_of(offset)).put_lifo(ready, job_id)
@@ -236,8 +244,9 @@ class Queue:
             if not group.jobs and (group.meter is None or group.meter.idle(self.kernel.elapsed)):
                 group.owned.clear()
                 group.ready.clear()
+                self.kernel.unseated.pop(group, None)
                 self.seat(group)
                 del self.groups[name]
                 return
-        self.seat(group)
+        self.kernel.unseated[group] = None
         self.stir()

@@ -279,16 +279,8 @@ def queues(kernel: "Kernel", tenant: str, names: list[str] | None) -> list[Queue
     known = kernel.tenants.get(tenant)
     existing = known.queues if known is not None else {}
     if names is None:
-        names = sorted(name for name, queue in existing.items() if exists(queue, kernel.now))
+        names = sorted(name for name, queue in existing.items() if queue.exists(kernel.now))
     return [queue_info(kernel, name, existing.get(name)) for name in names]
-
-
-def exists(queue: "Queue", now: int) -> bool:
-    return (
-        any(queue.counts)
-        or queue.config != DEFAULT_CONFIG
-        or any(not r.until or r.until > now for r in queue.keys.records.values())
-    )
 
 
 def queue_info(kernel: "Kernel", name: str, queue: "Queue | None") -> QueueInfo:

@@ -111,7 +111,7 @@ def adopt(
     side.created_at = at
     side.run_at = side.ready_at = side.priority = side.progress = side.progress_message = None
     side.result = side.result_codec = side.started_at = side.worker = side.logs = None
-    side.attempts = side.failures = 0
+    side.attempts = side.failures = side.waiting = 0
     side.claimed = side.no_ttl = False
     side.errors = ()
     if side.group is not None:

@@ -69,7 +69,7 @@ def leave(kernel: "Kernel", run: HeldRun, offset: int) -> None:
         if not run.count:
             block.held.pop(run, None)
     lease.count -= 1
-    if not lease.count and not lease.lost:
+    if not lease.count:
         drop(kernel, lease)
 
 
@@ -140,8 +140,7 @@ def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
         else:
             block.held.pop(run, None)
         end_range(kernel, block, lo, hi, mask, count, now, lease.claimed_at, lease.worker)
-    if not lease.lost:
-        drop(kernel, lease)
+    drop(kernel, lease)
     lease.queue.stir()
     return Ids(tuple(done))
 
@@ -299,6 +298,7 @@ def release(kernel: "Kernel", command: Release) -> Released:
         queue.counts[READY] += 1
         if side.group is not None:
             queue.groups[side.group].used -= 1
+            kernel.unseated[queue.groups[side.group]] = None
         queue.make_ready(block, offset, block.due_at(offset))
     lease.queue.stir()
     return Released(Ids.of(run.block.base + offset for run, offset in held), Ids.of(lost))
@@ -307,7 +307,6 @@ def release(kernel: "Kernel", command: Release) -> Released:
 def expire_lease(kernel: "Kernel", lease: LeaseRecord, at: int) -> None:
     """Whatever the lease still holds has failed at that instant."""
     error = JobError(kind="lease_expired", message="the lease ended before the job did")
-    lease.lost = None
     for run, offset in held_by(lease):
         fail_one(kernel, run, offset, error, at)
     drop(kernel, lease)

@@ -28,6 +28,7 @@ from penstock.model.checks_values import (
     check_lease_ms,
     check_listed,
     check_name,
+    check_one_of,
     check_optional_int,
     check_queue,
     check_struct,
@@ -48,7 +49,7 @@ from penstock.model.policy import (
     QueueConfig,
     Rate,
 )
-from penstock.model.schedule import MAX_INSTANT_MS, Cron, CronSpec, Daily, Every
+from penstock.model.schedule import MAX_INSTANT_MS, Cron, CronSpec, Daily, Every, Schedule
 
 __all__ = [
     "check_bool",
@@ -86,7 +87,7 @@ MAX_PAGE: Final = 1_000
 MAX_TRACE_BYTES: Final = 16 * 1024
 MAX_MESSAGE_BYTES: Final = 4 * 1024
 MAX_LOG_LINES: Final = 1_000  # of one report; the last 100 of a job are kept
-MAX_LEVEL_BYTES: Final = 64
+MAX_WORD_BYTES: Final = 64  # a log level, an hour
 MAX_DAILY_HOURS: Final = 1_440
 MIN_BULK_DEADLINE_MS: Final = SECOND_MS
 MAX_BULK_DEADLINE_MS: Final = 7 * DAY_MS
@@ -243,7 +244,7 @@ def check_report(
         check_struct(line, "logs", LogLine)
         check_int(line.at, "logs.at", 0, MAX_INSTANT_MS)
         check_text(line.message, "logs.message", MAX_TRACE_BYTES)
-        check_text(line.level, "logs.level", MAX_LEVEL_BYTES, empty_ok=False)
+        check_text(line.level, "logs.level", MAX_WORD_BYTES, empty_ok=False)
 
 
 # -- looking and changing ------------------------------------------------------------------------
@@ -344,11 +345,13 @@ def check_parts(parts: Sequence[str] | None) -> None:
 
 
 def check_cron(spec: CronSpec) -> None:
+    """A cron and the job that its instants become; `spec.codec` is that job's codec."""
     check_struct(spec, "spec", CronSpec)
     check_name(spec.name, "name", schedules.MAX_NAME_BYTES)
     check_queue(spec.queue)
-    _check_schedule_types(spec)
-    schedules.check_cron(spec)
+    _check_schedule(spec.schedule)
+    check_one_of(spec.overlap, "overlap", ("allow", "skip"))
+    check_one_of(spec.missed, "missed", ("last", "all", "none"))
     check_optional_int(spec.limit, "limit", 1, MAX_ID)
     check_codec(spec.codec)
     check_options(spec.options)
@@ -357,17 +360,20 @@ def check_cron(spec: CronSpec) -> None:
         payloads.check_json(spec.payload)
 
 
-def _check_schedule_types(spec: CronSpec) -> None:
-    schedule = spec.schedule
-    if type(schedule) is Cron:
+def _check_schedule(schedule: Schedule) -> None:
+    """The types first: `check_schedule` trusts them."""
+    if type(schedule) is Every:
+        check_int(schedule.every_ms, "every_ms", 1, MAX_DURATION_MS)
+    elif type(schedule) is Cron:
         check_text(schedule.expression, "expression", schedules.MAX_EXPRESSION)
+        check_name(schedule.tz, "tz")
     elif type(schedule) is Daily:
-        check_listed(schedule.at, "at")
+        check_struct(schedule.at, "at", tuple)
         if len(schedule.at) > MAX_DAILY_HOURS:
             raise Invalid(f"has {len(schedule.at)} hours; at most {MAX_DAILY_HOURS}", "at")
-    elif type(schedule) is not Every:
-        raise Invalid(f"is {show(schedule)}, not a Cron, Every or Daily", "schedule")
-    if isinstance(schedule, (Cron, Daily)):
+        for hour in schedule.at:
+            check_text(hour, "at", MAX_WORD_BYTES)
         check_name(schedule.tz, "tz")
-    for word, field in ((spec.overlap, "overlap"), (spec.missed, "missed")):
-        check_text(word, field, 64)
+    else:
+        raise Invalid(f"is {show(schedule)}, not a Cron, Every or Daily", "schedule")
+    schedules.check_schedule(schedule)

@@ -8,7 +8,7 @@ wait, passes events on, and lets time pass when nobody calls.
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -17,8 +17,10 @@ import msgspec
 from penstock.kernel import commands as c
 from penstock.kernel import crons as kernel_crons
 from penstock.kernel import read
+from penstock.kernel.codes import READY
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.leases import LeaseRecord
+from penstock.kernel.queue import Queue
 from penstock.model import checks
 from penstock.model.errors import (
     Deadline,
@@ -304,14 +306,10 @@ class EmbeddedStore(Store):
             self._leave(waiter)
 
     def _watch_queue(self, tenant: str, name: str, watched: bool) -> None:
+        watching = self.kernel.watching
+        (watching.add if watched else watching.discard)((tenant, name))
         known = self.kernel.tenants.get(tenant)
-        if known is None:
-            if not watched:
-                return
-            known = self.kernel.tenant(tenant)
-        queue = known.queues.get(name)
-        if queue is None and watched:
-            queue = self.kernel.queue(known, name)
+        queue = known.queues.get(name) if known is not None else None
         if queue is not None:
             queue.watched = watched
 
@@ -726,9 +724,20 @@ class EmbeddedStore(Store):
             await asyncio.sleep(0)
         self._end_waits()
 
+    def _metered(self) -> Iterator[Queue]:
+        """Queues in which somebody waits and a rate limit lets jobs pass as time goes by."""
+        for tenant, name in self.kernel.watching:
+            known = self.kernel.tenants.get(tenant)
+            queue = known.queues.get(name) if known is not None else None
+            if queue is not None and queue.meter is not None and queue.counts[READY]:
+                yield queue
+
     def _end_waits(self) -> None:
         """Those who have waited as long as they wanted get their answer."""
         elapsed = self.clock.elapsed_ms()
+        self.kernel.stirred |= dict.fromkeys(self._metered())
+        if self.kernel.stirred:
+            self._serve()
         for waiter in self._line:
             if waiter.deadline <= elapsed and not waiter.future.done():
                 waiter.future.set_result(None)
@@ -745,6 +754,10 @@ class EmbeddedStore(Store):
         for deadline in (self._line.due(), self._awaited.due()):
             if deadline is not None:
                 due_in = min(due_in, deadline - self.clock.elapsed_ms())
+        for queue in self._metered():
+            assert queue.meter is not None
+            elapsed = self.clock.elapsed_ms()
+            due_in = min(due_in, queue.meter.next_at(elapsed) - elapsed)
         loop = asyncio.get_running_loop()
         # A jump of the wall clock must not make us sleep through it.
         at = loop.time() + min(max(due_in, 0), 500) / 1000
