@@ -144,7 +144,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         )
         return f"| {' | '.join(padded)} |"
 
-    rule = [("-" * width) if at == 0 else "-" * (width - 1) + ":" for at, width in enumerate(widths)]
+    rule = [
+        ("-" * width) if at == 0 else "-" * (width - 1) + ":" for at, width in enumerate(widths)
+    ]
     return "\n".join([line(lines[0]), line(rule), *map(line, lines[1:])])
 
 
@@ -173,7 +175,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_json(name: str, figures: Iterable[Figure], targets: Iterable[Target], **more: Any) -> None:
+def write_json(
+    name: str, figures: Iterable[Figure], targets: Iterable[Target], **more: Any
+) -> None:
     RESULTS.mkdir(exist_ok=True)
     body = {
         **more,

@@ -1,18 +1,85 @@
-"""Check the documentation: every relative link leads to a file that exists.
+"""Keep the documentation true: write the generated pages, then check every relative link.
 
-`make docs` runs this. A page that is generated from the code gets its generator here, run
-before the links are checked.
+`make docs` runs this. A page that is generated from the code has its generator here; a test fails
+while the page in the tree is not what its generator gives.
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
+
+from penstock.model.lifecycle import ENDED, TRANSITIONS, DeadReason, Happening, State, mermaid
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(\s*([^)\s]+)")
+MEMBER = re.compile(r'^\s*(?:[A-Z_]+ = )?"(\w+)"(?:\s+# (.*))?$', re.MULTILINE)
+
+
+# -- generated pages -----------------------------------------------------------------------------
+
+
+def generated() -> dict[Path, str]:
+    """The pages that come from the code, by their path in the repository."""
+    return {Path("docs/reference/lifecycle.md"): lifecycle_page()}
+
+
+def lifecycle_page() -> str:
+    lines = [
+        "# Lifecycle",
+        "",
+        "Generated from `penstock.model.lifecycle` by `make docs`; do not edit.",
+        "",
+        "A job is in exactly one state. `TRANSITIONS[(state, happening)]` gives the next one; a pair",
+        "that is missing cannot happen. How long an ended job is known is retention's business and no",
+        "transition: a forgotten job has no state.",
+        "",
+        "```mermaid",
+        *mermaid().splitlines(),
+        "```",
+        "",
+        "## States",
+        "| state | meaning | may go to |",
+        "|---|---|---|",
+    ]
+    meanings = _comments(State)
+    for state in State:
+        after = dict.fromkeys(to for (before, _), to in TRANSITIONS.items() if before == state)
+        ended = "ended" if state in ENDED else ""
+        meaning = "; ".join(filter(None, (ended, meanings[state])))
+        lines.append(f"| {state} | {meaning} | {', '.join(after)} |")
+    lines += ["", "## Happenings", "| happening | meaning |", "|---|---|"]
+    lines += [f"| {name} | {meaning} |" for name, meaning in _comments(Happening).items()]
+    lines += ["", "## Transitions", "| state | happening | next state |", "|---|---|---|"]
+    lines += [f"| {state} | {what} | {after} |" for (state, what), after in TRANSITIONS.items()]
+    lines += ["", "## Why a job is dead", "| `dead_reason` | meaning |", "|---|---|"]
+    lines += [f"| {name} | {meaning} |" for name, meaning in _comments(DeadReason).items()]
+    return "\n".join(lines) + "\n"
+
+
+def _comments(words: type[StrEnum]) -> dict[str, str]:
+    """What the comment beside each member says; empty where its name says all."""
+    found = dict(MEMBER.findall(inspect.getsource(words)))
+    return {word.value: found[word.value] for word in words}
+
+
+def write_generated(root: Path) -> list[Path]:
+    """Write the pages that are not up to date; answers which."""
+    stale = []
+    for path, text in generated().items():
+        page = root / path
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(text, encoding="utf-8")
+            stale.append(path)
+    return stale
+
+
+# -- links ---------------------------------------------------------------------------------------
 
 
 def pages(root: Path) -> list[Path]:
@@ -29,6 +96,8 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 def main() -> int:
+    for path in write_generated(ROOT):
+        print(f"written: {path}")
     checked = pages(ROOT)
     broken = [(page, target) for page in checked for target in broken_links(page)]
     for page, target in broken:

@@ -12,20 +12,28 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.harness import LIVE_STORES, STORES, Harness
+from tests.conformance.harness import REAL_STORES, STORES, Harness
 
 
 def _scheme(url: str) -> str:
     return url.partition(":")[0]
 
 
-@pytest.fixture(params=STORES, ids=_scheme)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "h" in metafunc.fixturenames:
+        stores = REAL_STORES if hasattr(metafunc.function, "many_jobs") else STORES
+        metafunc.parametrize("h", stores, ids=_scheme, indirect=True)
+    if "live" in metafunc.fixturenames:
+        metafunc.parametrize("live", REAL_STORES, ids=_scheme, indirect=True)
+
+
+@pytest.fixture
 def h(request: pytest.FixtureRequest) -> Harness:
     """A new, empty store; its clock stands still until the case moves it."""
     return Harness.on(request.param)
 
 
-@pytest.fixture(params=LIVE_STORES, ids=_scheme)
+@pytest.fixture
 def live(request: pytest.FixtureRequest) -> Harness:
     """A new, empty store on the machine's clock."""
     return Harness.on(request.param, live=True)

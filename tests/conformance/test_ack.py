@@ -1,10 +1,13 @@
 """Ack: completes exactly what its lease still holds, once."""
 
+import asyncio
+
 import pytest
 
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.lifecycle import State
-from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after
+from penstock.model.store import Acked
+from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after, many_jobs
 
 
 async def test_an_acked_job_is_completed(h: Harness) -> None:
@@ -18,6 +21,7 @@ async def test_an_acked_job_is_completed(h: Harness) -> None:
     assert (job.attempt, job.worker, job.lease_expires_at) == (1, "w1", None)
 
 
+@many_jobs
 async def test_an_ack_without_ids_completes_everything_still_held(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 1_000)
     lease = await h.lease("q", 10_000)
@@ -34,6 +38,7 @@ async def test_a_partial_ack_leaves_the_rest_leased(h: Harness) -> None:
     assert await h.counts("q") == {"completed": 5}
 
 
+@many_jobs
 async def test_every_second_job_of_several_blocks_may_be_acked_by_itself(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 1_000)
     lease = await h.lease("q", 10_000)
@@ -54,6 +59,7 @@ async def test_jobs_may_be_acked_one_by_one_in_any_order(h: Harness) -> None:
         await h.ack(lease)
 
 
+@many_jobs
 async def test_ids_may_be_named_in_any_order(h: Harness) -> None:
     ids = await h.push_alike("q", 5_000)
     lease = await h.lease("q", 5_000)
@@ -116,6 +122,28 @@ async def test_the_second_ack_is_refused(h: Harness) -> None:
             await h.ack(lease, ids)
     job = await h.job(job_id)
     assert (job.state, job.result, job.finished_at) == (State.COMPLETED, b'"first"', h.now - 5)
+
+
+async def test_of_two_acks_at_once_exactly_one_succeeds(h: Harness) -> None:
+    ids = await h.push_alike("q", 10)
+    lease = await h.lease("q", 10)
+    calls = [h.ack(lease), h.ack(lease, ids), h.ack(lease)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert sorted(isinstance(answer, LeaseLost) for answer in answers) == [False, True, True]
+    assert await h.counts("q") == {"completed": 10}
+
+
+async def test_of_an_ack_and_a_failure_at_once_exactly_one_succeeds(h: Harness) -> None:
+    for order in (0, 1):
+        job_id = await h.push("q", backoff=after(60_000))
+        lease = await h.lease("q")
+        calls = [h.ack(lease), h.fail(lease)]
+        answers = await asyncio.gather(*calls[:: 1 - 2 * order], return_exceptions=True)
+        assert sum(isinstance(answer, LeaseLost) for answer in answers) == 1
+        job = await h.job(job_id)
+        won = next(answer for answer in answers if not isinstance(answer, BaseException))
+        assert job.state == (State.COMPLETED if isinstance(won, Acked) else State.SCHEDULED)
+        assert len(job.errors) == (0 if isinstance(won, Acked) else 1)
 
 
 async def test_the_second_ack_of_part_of_a_lease_answers_lost(h: Harness) -> None:
@@ -189,6 +217,7 @@ async def test_an_expiry_wins_over_an_ack_that_comes_in_its_instant(h: Harness) 
     assert await h.claimed("q") == [job_id]
 
 
+@many_jobs
 async def test_a_partial_ack_in_the_middle_then_expiry_retries_the_rest_only(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 904, backoff=after(500))
     lease = await h.lease("q", 10_000, lease_ms=1_000)
@@ -235,6 +264,7 @@ async def test_a_job_that_comes_back_to_its_own_worker_belongs_to_the_new_lease(
     assert await h.counts("q") == {"active": 2, "completed": 1}
 
 
+@many_jobs
 async def test_what_was_cancelled_inside_a_lease_is_not_acked(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 100)
     lease = await h.lease("q", 10_000)
@@ -261,6 +291,7 @@ async def test_a_result_for_a_job_that_is_not_acked_by_the_call_is_refused(h: Ha
     assert (await h.job(ids[0])).result is None
 
 
+@many_jobs
 async def test_two_leases_of_two_queues_are_acked_each_for_itself(h: Harness) -> None:
     in_a, in_b = await h.push_alike("a", 3_000), await h.push_alike("b", 3_000)
     a, b = await h.lease("a", 3_000), await h.lease("b", 3_000)
@@ -281,6 +312,7 @@ async def test_a_lease_with_nothing_left_is_gone(h: Harness) -> None:
             await call(lease)
 
 
+@many_jobs
 async def test_a_lease_of_many_blocks_survives_hundreds_of_small_acks(h: Harness) -> None:
     ids = await h.push_alike("q", 9_000)
     lease = await h.lease("q", 9_000)
@@ -292,6 +324,7 @@ async def test_a_lease_of_many_blocks_survives_hundreds_of_small_acks(h: Harness
     assert sorted((await h.ack(lease)).acked) == left
 
 
+@many_jobs
 async def test_jobs_of_several_pushes_and_priorities_are_acked_under_one_lease(
     h: Harness,
 ) -> None:

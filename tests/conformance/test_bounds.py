@@ -201,7 +201,7 @@ async def test_a_refused_push_costs_no_token(h: Harness, scope: str) -> None:
     for _ in range(3):
         with pytest.raises(Conflict):
             await h.push("q", key="k", on_conflict="reject")
-    assert await h.push_many("q", [{"key": "k"}])  # ignored: costs nothing either
+    await h.push_many("q", [{"key": "k"}])  # ignored: costs nothing either
     await h.push("q")
     with pytest.raises(RateLimited):
         await h.push("q")

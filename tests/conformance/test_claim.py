@@ -1,5 +1,6 @@
 """Claim: one lease with up to n jobs of one queue, each counted, none held twice."""
 
+import asyncio
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from penstock.model.errors import BatchTooLarge, Invalid, LeaseLost
 from penstock.model.job import JobSpec
 from penstock.model.lifecycle import DeadReason, State
-from tests.conformance.harness import AT_ONCE, BLOCK, Harness
+from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after, many_jobs
 
 
 async def test_a_claim_of_an_empty_or_unknown_queue_gives_nothing(h: Harness) -> None:
@@ -51,10 +52,17 @@ async def test_a_claimed_job_is_not_given_again(h: Harness) -> None:
     assert await h.claim("q") is None
 
 
+@many_jobs
 async def test_no_two_leases_hold_one_job(h: Harness) -> None:
     ids = await h.push_alike("q", 10_000)
     taken = [job_id for _ in range(20) for job_id in await h.claimed("q", 701)]
     assert taken == ids
+
+
+async def test_claims_at_once_share_nothing(h: Harness) -> None:
+    ids = await h.push_alike("q", 100)
+    taken = await asyncio.gather(*[h.claimed("q", 7) for _ in range(20)])
+    assert sorted(job_id for part in taken for job_id in part) == ids
 
 
 async def test_every_lease_has_a_token_of_its_own_that_cannot_be_guessed(h: Harness) -> None:
@@ -127,7 +135,7 @@ async def test_a_job_that_kills_its_worker_reaches_the_dead_letters(h: Harness) 
 
 
 async def test_a_lease_lasts_thirty_seconds_unless_told(h: Harness) -> None:
-    job_id = await h.push("q")
+    job_id = await h.push("q", backoff=after(50))
     lease = await h.lease("q")
     assert lease.expires_at == h.now + 30_000
     h.clock.advance(29_999)
@@ -138,7 +146,7 @@ async def test_a_lease_lasts_thirty_seconds_unless_told(h: Harness) -> None:
 
 @pytest.mark.parametrize("lease_ms", [50, 24 * 3_600_000])
 async def test_the_shortest_and_the_longest_lease_are_granted(h: Harness, lease_ms: int) -> None:
-    job_id = await h.push("q")
+    job_id = await h.push("q", backoff=after(50))
     assert (await h.lease("q", lease_ms=lease_ms)).expires_at == h.now + lease_ms
     await h.advance(lease_ms - 1)
     assert await h.state(job_id) == State.ACTIVE
@@ -182,6 +190,7 @@ async def test_jobs_that_ask_for_different_leases_get_the_largest(
     assert (await h.lease("q", 10)).expires_at == h.now + granted
 
 
+@many_jobs
 async def test_the_largest_lease_is_that_of_the_claimed_jobs_not_of_the_queue(h: Harness) -> None:
     jobs = [{"lease_ms": 60_000 if index == 5_000 else 2_000} for index in range(5_001)]
     await h.push_many("q", jobs)
@@ -190,10 +199,17 @@ async def test_the_largest_lease_is_that_of_the_claimed_jobs_not_of_the_queue(h:
 
 
 async def test_ten_thousand_is_a_claim_and_one_more_is_an_error(h: Harness) -> None:
-    ids = await h.push_alike("q", 10_000)
+    ids = await h.push_alike("q", 3)
     with pytest.raises(BatchTooLarge):
         await h.claim("q", 10_001)
-    assert await h.counts("q") == {"ready": 10_000}
+    assert await h.counts("q") == {"ready": 3}
+    assert await h.claimed("q", 10_000) == ids
+
+
+@many_jobs
+async def test_a_full_claim_takes_ten_thousand_jobs(h: Harness) -> None:
+    ids = await h.push_alike("q", 10_000)
+    await h.push("q")
     assert await h.claimed("q", 10_000) == ids
 
 
@@ -205,6 +221,7 @@ async def test_a_claim_of_no_jobs_is_refused(h: Harness, n: int) -> None:
     assert await h.state(job_id) == State.READY
 
 
+@many_jobs
 async def test_retries_within_a_claim_carry_their_own_attempt(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 200, backoff=AT_ONCE, max_attempts=10)
     often = ids[4_090:4_100]
@@ -268,6 +285,7 @@ async def test_a_lease_that_expired_does_not_hold_what_another_claimed(h: Harnes
     assert sorted((await h.ack(second)).acked) == ids
 
 
+@many_jobs
 async def test_leases_survive_a_restart(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 10, backoff=AT_ONCE)
     first = await h.lease("q", 4_000, worker="w1")

@@ -8,7 +8,7 @@ from penstock.model.errors import Conflict, LeaseLost, NotFound
 from penstock.model.job import JobSpec, Lease
 from penstock.model.lifecycle import State
 from penstock.model.policy import HOUR_MS
-from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after
+from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after, many_jobs
 
 
 async def test_a_queue_that_nobody_knows_counts_nothing(h: Harness) -> None:
@@ -61,6 +61,7 @@ async def test_a_job_is_found_once_and_in_one_state(h: Harness) -> None:
     assert sorted(found) == ids
 
 
+@many_jobs
 async def test_counts_follow_a_batch_through_its_life(h: Harness) -> None:
     count = 2 * BLOCK
     ids = await h.push_alike("q", count, delay_ms=10, backoff=after(10), max_attempts=2)

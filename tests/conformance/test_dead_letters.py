@@ -16,7 +16,9 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 
 
-async def push_dead(h: Harness, queue: str = "q", error: JobError | None = None, **spec: Any) -> int:
+async def push_dead(
+    h: Harness, queue: str = "q", error: JobError | None = None, **spec: Any
+) -> int:
     """A dead job, rejected by its worker."""
     job_id = await h.push(queue, **spec)
     lease = await h.lease(queue)

@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import pytest
 
-from penstock.model.errors import LeaseLost
+from penstock.model.errors import LeaseLost, Overloaded
 from penstock.model.event import Event
 from penstock.model.job import JobError, JobSpec, LogLine
-from tests.conformance.harness import AT_ONCE, BLOCK, PATIENCE_S, Harness, after
+from tests.conformance.harness import AT_ONCE, BLOCK, PATIENCE_S, Harness, after, many_jobs
 
 
 async def test_the_life_of_a_batch_of_alike_jobs_is_three_events(h: Harness) -> None:
@@ -39,6 +39,7 @@ async def test_the_life_of_a_batch_of_alike_jobs_is_three_events(h: Harness) -> 
     assert completed.claimed_at == claimed_at
 
 
+@many_jobs
 async def test_a_batch_of_alike_jobs_over_several_blocks_is_told_in_few_words(h: Harness) -> None:
     async with h.watch() as watcher:
         ids = await h.push_alike("q", 2 * BLOCK)
@@ -284,6 +285,19 @@ async def test_a_watcher_sees_its_own_tenant_only(h: Harness) -> None:
         assert await ours.told() == []
         events = await theirs.events()
     assert {event.tenant for event in events} == {"acme"}
+
+
+@many_jobs
+async def test_a_watcher_that_falls_far_behind_is_ended_and_told_so(h: Harness) -> None:
+    events = h.store.watch(h.name)
+    for _ in range(60):
+        await h.push_many("q", [{"priority": priority} for priority in range(300)])
+        await h.store.purge(h.name, "q")
+    seen = 0
+    with pytest.raises(Overloaded):
+        async for _ in events:
+            seen += 1
+    assert seen < 60 * 300
 
 
 async def test_a_watcher_that_left_is_no_burden(h: Harness) -> None:

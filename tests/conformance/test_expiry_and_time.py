@@ -1,10 +1,12 @@
 """What happens by itself: leases, timeouts and ttls end, delays pass, and clocks jump."""
 
+import asyncio
+
 import pytest
 
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.lifecycle import DeadReason, State
-from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after
+from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after, many_jobs
 
 HOUR = 3_600_000
 
@@ -80,7 +82,7 @@ async def test_an_expiry_is_seen_by_every_call_that_looks_before_any_sweep(h: Ha
 
 
 async def test_each_lease_expires_at_its_own_instant(h: Harness) -> None:
-    ids = await h.push_alike("q", 50)
+    ids = await h.push_alike("q", 50, backoff=after(9_000))
     lengths = {job_id: 100 + (job_id * 37) % 50 * 10 for job_id in ids}
     for job_id in ids:
         assert (await h.lease("q", lease_ms=lengths[job_id])).ids == [job_id]
@@ -98,6 +100,7 @@ async def test_jobs_whose_leases_ended_in_turn_are_ready_in_that_turn(h: Harness
     assert await h.claimed("q", 3) == [ids[1], ids[2], ids[0]]
 
 
+@many_jobs
 async def test_ten_thousand_jobs_of_one_lease_expire_together(h: Harness) -> None:
     ids = await h.push_alike("q", 10_000, backoff=AT_ONCE)
     await h.lease("q", 10_000, lease_ms=1_000)
@@ -106,6 +109,7 @@ async def test_ten_thousand_jobs_of_one_lease_expire_together(h: Harness) -> Non
     assert await h.claimed("q", 10_000) == ids
 
 
+@many_jobs
 async def test_two_thousand_leases_expire_together(h: Harness) -> None:
     ids = await h.push_alike("q", 2_000, backoff=AT_ONCE)
     for _ in ids:
@@ -115,6 +119,27 @@ async def test_two_thousand_leases_expire_together(h: Harness) -> None:
     h.clock.advance(1)
     assert await h.counts("q") == {"ready": 2_000}
     assert await h.claimed("q", 10_000) == ids
+
+
+@many_jobs
+async def test_others_have_their_turn_while_thousands_of_leases_expire(h: Harness) -> None:
+    await h.push_alike("q", 3_000)
+    for _ in range(3_000):
+        await h.lease("q", lease_ms=1_000)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    bystander = await h.start(other())
+    before = turns
+    await h.advance(1_000)
+    assert turns > before
+    bystander.cancel()
+    assert "active" not in await h.counts("q")
 
 
 async def test_an_expired_lease_does_not_fail_what_was_claimed_again(h: Harness) -> None:
@@ -157,8 +182,12 @@ async def test_an_attempt_that_runs_too_long_has_failed_however_alive_its_heartb
     assert (job.state, job.run_at) == (State.SCHEDULED, due + 300)
 
 
+@many_jobs
 async def test_a_timeout_in_the_middle_of_a_lease_leaves_the_rest_leased(h: Harness) -> None:
-    specs = [{"timeout_ms": 500 if n % 7 == 3 else None} for n in range(BLOCK + 200)]
+    specs = [
+        {"timeout_ms": 500 if n % 7 == 3 else None, "backoff": after(50)}
+        for n in range(BLOCK + 200)
+    ]
     ids = (await h.push_many("q", specs)).ids
     lease = await h.lease("q", 10_000)
     h.clock.advance(500)
@@ -198,7 +227,7 @@ async def test_every_attempt_has_its_own_timeout(h: Harness) -> None:
 
 
 async def test_an_acked_job_does_not_time_out(h: Harness) -> None:
-    ids = await h.push_alike("q", 5, timeout_ms=1_000)
+    ids = await h.push_alike("q", 5, timeout_ms=1_000, backoff=after(50))
     lease = await h.lease("q", 5)
     await h.ack(lease, ids[1:4])
     await h.advance(1_000)
@@ -254,6 +283,7 @@ async def test_a_ttl_goes_on_while_the_queue_is_paused(h: Harness) -> None:
     assert await h.state(job_id) == State.EXPIRED
 
 
+@many_jobs
 async def test_ttls_within_a_batch_are_each_jobs_own(h: Harness) -> None:
     ttls = (None, 1_000, 2_000)
     specs = [{"ttl_ms": ttls[n % 3], "priority": n % 2} for n in range(BLOCK + 203)]
@@ -268,6 +298,7 @@ async def test_ttls_within_a_batch_are_each_jobs_own(h: Harness) -> None:
     assert await h.claimed("q", 10_000) == expected
 
 
+@many_jobs
 async def test_a_batch_with_one_ttl_expires_but_for_what_was_claimed(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 500, ttl_ms=1_000)
     lease = await h.lease("q", 3_000)

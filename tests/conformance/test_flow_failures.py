@@ -128,7 +128,8 @@ async def test_a_long_chain_fails_to_its_end(h: Harness) -> None:
 
 
 async def test_a_diamond_fails_each_job_once(h: Harness) -> None:
-    specs = [{}, {"depends_on": (-1,)}, {"depends_on": (-1,)}, {"depends_on": (-2, -3)}]
+    depends_on = [(), (-1,), (-1,), (-2, -3)]
+    specs = [JobSpec(depends_on=each) for each in depends_on]
     ids = (await h.push_many("q", specs)).ids
     async with h.watch(kinds=["dead"]) as watcher:
         await h.cancel(ids[0])

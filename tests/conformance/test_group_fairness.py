@@ -42,7 +42,7 @@ class Line:
 
     async def claims(self, count: int = 100) -> str:
         """The names that so many claims of one take, one after the other."""
-        taken = []
+        taken: list[str] = []
         while len(taken) < count and (name := await self.claim()):
             taken.append(name)
         return " ".join(taken)

@@ -352,9 +352,7 @@ async def test_an_expired_lease_frees_the_group_before_any_sweep(h: Harness) -> 
 
 async def test_grouped_and_plain_jobs_across_a_block_boundary(h: Harness) -> None:
     await fill_block(h, "q", room=20)
-    specs = [
-        JobSpec(payload=b"%d" % n, group=None if n % 2 else f"g{n % 10}") for n in range(100)
-    ]
+    specs = [JobSpec(payload=b"%d" % n, group=None if n % 2 else f"g{n % 10}") for n in range(100)]
     ids = (await h.push_many("q", specs)).ids
     assert ids == list(range(ids[0], ids[0] + 100))
     lease = await h.lease("q", 10_000)

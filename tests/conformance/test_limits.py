@@ -154,8 +154,8 @@ async def test_slots_never_leak_over_many_ways_out(h: Harness) -> None:
     await h.configure("q", limits=Limits(concurrency=3, group_concurrency=2))
     for turn in range(4):
         for ending in (*ENDINGS, *RETRIES):
-            spec = {"group": "g"} if turn % 2 else {}
-            job_id = await h.push("q", **spec, **ending.spec)
+            group = "g" if turn % 2 else None
+            job_id = await h.push("q", group=group, **ending.spec)
             lease = await h.lease("q", 10)
             assert lease.ids == [job_id], (turn, ending.name)
             await ending.leave(h, lease)

@@ -21,7 +21,7 @@ async def produce(
 
 
 async def test_a_repeat_gives_the_first_answer_and_adds_nothing(h: Harness) -> None:
-    jobs = [{"key": "k"}, {}, {"key": "k", "payload": b"2"}, {"group": "g"}]
+    jobs: list[dict[str, Any]] = [{"key": "k"}, {}, {"key": "k", "payload": b"2"}, {"group": "g"}]
     first = await h.push_many("q", jobs, producer="p", sequence=7)
     await h.advance(1_000)
     again = await h.push_many("q", jobs, producer="p", sequence=7)

@@ -7,7 +7,7 @@ from penstock.model.errors import BatchTooLarge, Conflict, PayloadTooLarge, Pens
 from penstock.model.job import DEFAULT_OPTIONS, JobOptions, JobSpec, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Backoff
-from tests.conformance.harness import BLOCK, Harness, after
+from tests.conformance.harness import BLOCK, Harness, after, many_jobs
 
 EVERYTHING = JobSpec(
     payload=b'{"to": "ada"}',
@@ -105,6 +105,7 @@ async def test_an_empty_payload_of_bytes_is_a_payload(h: Harness) -> None:
     assert [job.payload for job in (await h.lease("q", 3)).jobs] == [b"", b"x", b""]
 
 
+@many_jobs
 async def test_jobs_of_a_batch_over_several_blocks_keep_their_own_payload(h: Harness) -> None:
     payloads = [b'"%s"' % (b"x" * (index % 37) + b"%d" % index) for index in range(BLOCK + 1_500)]
     pushed = await h.push_many("q", [{"payload": payload} for payload in payloads])
@@ -139,6 +140,7 @@ async def test_three_hundred_distinct_option_sets_in_one_batch_stay_apart(h: Har
     ]
 
 
+@many_jobs
 async def test_what_only_some_jobs_of_a_batch_have_stays_with_them(h: Harness) -> None:
     specs = [
         JobSpec(
@@ -193,6 +195,7 @@ async def test_one_wrong_job_at_the_end_of_a_batch_refuses_the_batch(h: Harness)
     assert await h.claim("q", 10) is None
 
 
+@many_jobs
 async def test_ten_thousand_jobs_are_a_batch_and_one_more_is_an_error(h: Harness) -> None:
     with pytest.raises(BatchTooLarge):
         await h.push_alike("q", 10_001)
@@ -254,6 +257,7 @@ async def test_no_delay_at_all_is_ready_at_once(h: Harness) -> None:
     assert await h.claimed("q", 2) == [job_id, now]
 
 
+@many_jobs
 async def test_a_batch_may_be_delayed_as_a_whole(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 100, delay_ms=500)
     assert await h.counts("q") == {"scheduled": BLOCK + 100}
@@ -296,6 +300,7 @@ async def test_pushes_to_many_queues_in_turn_do_not_mix(h: Harness) -> None:
         assert {job.options.task for job in jobs} == {queue}
 
 
+@many_jobs
 async def test_pushed_work_survives_a_restart(h: Harness) -> None:
     alike = await h.push_alike("q", BLOCK + 10, task="many")
     h.clock.advance(3)

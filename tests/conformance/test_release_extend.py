@@ -4,7 +4,7 @@ import pytest
 
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.lifecycle import State
-from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after
+from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after, many_jobs
 
 # -- release -------------------------------------------------------------------------------------
 
@@ -33,6 +33,7 @@ async def test_a_released_retry_keeps_the_attempts_that_failed(h: Harness) -> No
     assert (await h.lease("q")).jobs[0].attempt == 2
 
 
+@many_jobs
 async def test_a_release_without_ids_gives_back_everything_still_held(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 300)
     lease = await h.lease("q", 10_000)
@@ -44,6 +45,7 @@ async def test_a_release_without_ids_gives_back_everything_still_held(h: Harness
     assert await h.claimed("q", 10_000) == rest
 
 
+@many_jobs
 async def test_a_release_of_part_leaves_the_rest_leased(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 300)
     lease = await h.lease("q", 10_000)
@@ -124,7 +126,7 @@ async def test_a_lease_that_gave_everything_back_does_not_expire_it_later(h: Har
 
 
 async def test_a_heartbeat_gives_the_lease_its_original_length_anew(h: Harness) -> None:
-    job_id = await h.push("q")
+    job_id = await h.push("q", backoff=after(50))
     lease = await h.lease("q", lease_ms=4_000)
     h.clock.advance(3_999)
     answer = await h.extend(lease)
@@ -139,7 +141,7 @@ async def test_a_heartbeat_gives_the_lease_its_original_length_anew(h: Harness) 
 
 
 async def test_a_heartbeat_may_say_how_long(h: Harness) -> None:
-    job_id = await h.push("q")
+    job_id = await h.push("q", backoff=after(50))
     lease = await h.lease("q")
     h.clock.advance(1_000)
     assert (await h.extend(lease, 90_000)).expires_at == h.now + 90_000
@@ -167,6 +169,7 @@ async def test_a_lease_may_be_shortened(h: Harness) -> None:
     assert (await h.job(job_id)).errors[0].at == h.now
 
 
+@many_jobs
 async def test_a_lease_kept_alive_by_heartbeats_outlives_its_first_length(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 100)
     lease = await h.lease("q", 10_000, lease_ms=1_000)
@@ -198,6 +201,7 @@ async def test_an_expired_or_unknown_lease_cannot_be_extended(h: Harness) -> Non
     assert await h.state(job_id) == State.SCHEDULED
 
 
+@many_jobs
 async def test_a_heartbeat_names_the_jobs_that_were_cancelled_each_time_anew(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 100)
     lease = await h.lease("q", 10_000)
@@ -247,9 +251,11 @@ async def test_a_heartbeat_names_the_jobs_that_were_discarded(h: Harness) -> Non
 async def test_a_lease_from_which_everything_was_taken_is_lost(h: Harness) -> None:
     ids = await h.push_alike("q", 3)
     lease = await h.lease("q", 3)
-    await h.cancel(*ids)
-    with pytest.raises(LeaseLost):
-        await h.extend(lease)
+    await h.ack(lease, ids[:1])
+    await h.cancel(*ids[1:])
+    for call in (h.extend, h.ack, h.fail, h.release):
+        with pytest.raises(LeaseLost):
+            await call(lease)
 
 
 async def test_a_lease_of_a_purged_queue_is_lost(h: Harness) -> None:

@@ -5,7 +5,7 @@ import pytest
 from penstock.model.errors import Deadline, Invalid, LeaseLost, NotFound
 from penstock.model.job import Lease, LogLine
 from penstock.model.lifecycle import State
-from tests.conformance.harness import AT_ONCE, BLOCK, Harness
+from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after, many_jobs
 
 
 async def test_progress_is_kept_with_its_message_and_the_last_one_counts(h: Harness) -> None:
@@ -32,6 +32,7 @@ async def test_progress_goes_from_nothing_to_a_hundred(h: Harness) -> None:
     assert (await h.job(job_id)).progress == 100
 
 
+@many_jobs
 async def test_progress_of_one_job_of_a_large_lease_is_that_jobs_alone(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 100)
     lease = await h.lease("q", 10_000)
@@ -160,7 +161,7 @@ async def test_nobody_reports_on_a_job_that_left_its_lease(h: Harness) -> None:
 
 
 async def test_a_report_does_not_keep_a_lease_alive(h: Harness) -> None:
-    job_id = await h.push("q")
+    job_id = await h.push("q", backoff=after(50))
     lease = await h.lease("q", lease_ms=1_000)
     h.clock.advance(900)
     await h.report(lease, job_id, progress=50)

@@ -5,7 +5,7 @@ import pytest
 from penstock.model.errors import Deadline, NotFound, PayloadTooLarge
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.policy import HOUR_MS
-from tests.conformance.harness import AT_ONCE, BLOCK, BOOM, Harness
+from tests.conformance.harness import AT_ONCE, BLOCK, BOOM, Harness, many_jobs
 
 DAY_MS = 24 * HOUR_MS
 LONG = 3_600_000
@@ -38,6 +38,7 @@ async def test_a_result_has_a_codec_of_its_own(h: Harness, codec: str) -> None:
     assert (result.value, result.codec) == (value, codec)
 
 
+@many_jobs
 async def test_every_job_of_a_batch_has_its_own_result_or_none(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 300)
     lease = await h.lease("q", 10_000)
@@ -285,6 +286,7 @@ async def test_retention_follows_the_wall_clock(h: Harness) -> None:
     assert await h.get(job_id) is None
 
 
+@many_jobs
 async def test_what_is_left_of_a_block_is_whole_after_the_rest_is_forgotten(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 900, retain_ms=0)
     lease = await h.lease("q", 10_000)
@@ -301,6 +303,7 @@ async def test_what_is_left_of_a_block_is_whole_after_the_rest_is_forgotten(h: H
     ]
 
 
+@many_jobs
 async def test_jobs_of_one_batch_are_forgotten_each_by_its_own_retention(h: Harness) -> None:
     retain = (None, 0, 1_000, 2 * HOUR_MS)
     specs = [{"retain_ms": retain[n % 4]} for n in range(BLOCK + 204)]
@@ -356,6 +359,7 @@ async def test_the_result_of_a_dependency_stays_until_its_dependants_ended(h: Ha
 # -- retention by count --------------------------------------------------------------------------
 
 
+@many_jobs
 async def test_ten_thousand_ended_jobs_are_known_and_the_oldest_end_goes_first(h: Harness) -> None:
     first, second = await h.push_alike("q", 9_000), await h.push_alike("q", 2_000)
     one, two = await h.lease("q", 9_000), await h.lease("q", 2_000)
@@ -408,6 +412,7 @@ async def test_dead_jobs_and_jobs_with_a_retention_of_their_own_are_not_counted(
     assert await h.states(counted[2:]) == {"completed": 2}
 
 
+@many_jobs
 async def test_jobs_in_the_middle_of_a_batch_leave_by_count_in_the_order_of_their_ends(
     h: Harness,
 ) -> None:

@@ -78,11 +78,9 @@ def token_instants(world: World) -> list[int]:
 
 
 def by_wall_clock(world: World) -> None:
-    """Starts and ends with `world.now` at the clock's reading."""
-    now = world.now
     crons.cancel_missed(world)
     while True:
-        instants = [at for at in wall_instants(world) if at <= now]
+        instants = [at for at in wall_instants(world) if at <= world.now]
         if not instants:
             break
         at = min(instants)
@@ -91,43 +89,27 @@ def by_wall_clock(world: World) -> None:
                 life.come_due(job)
                 crons.came_due(world, job, at)
         for job in by_id(world):
-            ttl_ends = ttl_instant(job)
-            if ttl_ends is not None and ttl_ends <= at:
-                life.end(world, job, State.EXPIRED, ttl_ends)
+            if job.ttl_ends is not None and job.ttl_ends <= at:
+                life.end(world, job, State.EXPIRED, job.ttl_ends)
         groups.take_seats(world)
         sweep(world, at)
-    groups.take_seats(world)
-    sweep(world, now)
+    sweep(world, world.now)
 
 
 def wall_instants(world: World) -> list[int]:
-    instants = []
-    for job in world.jobs.values():
-        if job.state is State.SCHEDULED:
-            instants.append(job.run_at)
-        ttl_ends = ttl_instant(job)
-        if ttl_ends is not None:
-            instants.append(ttl_ends)
-    return instants
-
-
-def ttl_instant(job: OracleJob) -> int | None:
-    """When a job that nobody claims will expire."""
-    return None if job.ended or job.state is State.HELD else job.ttl_ends
+    delays = [job.run_at for job in world.jobs.values() if job.state is State.SCHEDULED]
+    return delays + [job.ttl_ends for job in world.jobs.values() if job.ttl_ends is not None]
 
 
 def sweep(world: World, at: int) -> None:
     """Forget what is kept no longer at `at`."""
     for lease in list(world.leases.values()):
-        if not lease.lost and not world.held(lease):
+        if not world.held(lease):
             del world.leases[lease.token]
     while True:
-        over = [job for job in by_id(world) if retention_over(world, job, at)]
-        over += beyond_count(world)
-        gone = [job for job in over if not life.depended_on(world, job)]
+        gone = [job for job in kept_no_longer(world, at) if not life.depended_on(world, job)]
         for job in gone:
-            if job.id in world.jobs:
-                life.forget(world, job)
+            life.forget(world, job)
         if not gone:
             break
     for key, record in list(world.keys.items()):
@@ -141,9 +123,26 @@ def sweep(world: World, at: int) -> None:
             del world.bulks[name]
 
 
-def retention_over(world: World, job: OracleJob, at: int) -> bool:
-    if job.finished_at is None:
-        return False
+def kept_no_longer(world: World, at: int) -> list[OracleJob]:
+    """Ended jobs whose retention is over by age or by count, the oldest ends first."""
+    ended = [job for job in world.jobs.values() if job.finished_at is not None]
+    ended.sort(key=lambda job: job.end_order)
+    over = {job.id for job in ended if too_old(world, job, at)}
+    for tenant, queue in {(job.tenant, job.queue) for job in ended}:
+        counted = [
+            job.id
+            for job in ended
+            if (job.tenant, job.queue) == (tenant, queue)
+            and job.state is not State.DEAD
+            and job.said.options.retain_ms is None
+        ]
+        surplus = len(counted) - world.config(tenant, queue).retain_count
+        over |= set(counted[: max(surplus, 0)])
+    return [job for job in ended if job.id in over]
+
+
+def too_old(world: World, job: OracleJob, at: int) -> bool:
+    assert job.finished_at is not None
     config = world.config(job.tenant, job.queue)
     if job.state is State.DEAD:
         own, default = job.said.options.retain_dead_ms, config.retain_dead_ms
@@ -152,27 +151,19 @@ def retention_over(world: World, job: OracleJob, at: int) -> bool:
     return job.finished_at + (default if own is None else own) <= at
 
 
-def beyond_count(world: World) -> list[OracleJob]:
-    """Completed, cancelled and expired jobs that are too many, the oldest ends first."""
-    found: list[OracleJob] = []
-    for tenant, queue in {(job.tenant, job.queue) for job in world.jobs.values() if job.ended}:
-        counted = [
-            job
-            for job in world.of_queue(tenant, queue)
-            if job.ended and job.state is not State.DEAD and job.said.options.retain_ms is None
-        ]
-        counted.sort(key=lambda job: job.end_order)
-        surplus = len(counted) - world.config(tenant, queue).retain_count
-        found += counted[: max(surplus, 0)]
-    return found
-
-
 def forget_empty_queues(world: World) -> None:
-    used = {(job.tenant, job.queue) for job in world.jobs.values()}
-    used |= {(tenant, queue) for tenant, queue, _ in world.keys}
-    used |= set(world.configs)
-    for place in [place for place in world.latest_ready if place not in used]:
-        del world.latest_ready[place]
+    for tenant, queue in list(world.latest_ready):
+        if not exists(world, tenant, queue):
+            del world.latest_ready[tenant, queue]
+
+
+def exists(world: World, tenant: str, queue: str) -> bool:
+    """Does the queue hold jobs, kept keys or configuration?"""
+    if (tenant, queue) in world.configs:
+        return True
+    if any(job.queue == queue and job.tenant == tenant for job in world.jobs.values()):
+        return True
+    return any(place[:2] == (tenant, queue) for place in world.keys)
 
 
 def by_id(world: World) -> list[OracleJob]:

@@ -199,7 +199,7 @@ def end(world: World, job: OracleJob, state: State, at: int) -> None:
     job.waiting = None
     job.owns_slot = False
     job.unmet = frozenset()
-    job.bulk = None
+    job.bulk = job.ttl_ends = None
     job.finished_at = at
     world.ends_so_far += 1
     job.end_order = world.ends_so_far
@@ -225,17 +225,21 @@ def outcome(job: OracleJob) -> Result:
 
 def tell_dependants(world: World, job: OracleJob, at: int, *, failed: bool) -> None:
     """The job ended, or is forgotten as if it had: those blocked by it fail or go on."""
-    for dependant_id in sorted(set(world.dependants.get(job.id, ()))):
-        dependant = world.jobs.get(dependant_id)
-        if dependant is None or dependant.state is not State.BLOCKED:
-            continue
-        if job.id not in dependant.unmet:
+    for dependant in dependants(world, job):
+        if dependant.state is not State.BLOCKED or job.id not in dependant.unmet:
             continue
         if failed and dependant.said.options.on_dependency_failure == "fail":
             fail_dependant(world, dependant, job.id, at)
         else:
             dependant.unmet -= {job.id}
             wait_or_ready(world, dependant, at)
+
+
+def dependants(world: World, job: OracleJob) -> list[OracleJob]:
+    """The known jobs of its tenant that ever named this one, by id."""
+    named = sorted(set(world.dependants.get(job.id, ())))
+    found = [world.known(job.tenant, dependant_id) for dependant_id in named]
+    return [dependant for dependant in found if dependant is not None]
 
 
 def fail_dependant(world: World, job: OracleJob, dependency: int, at: int) -> None:
@@ -256,10 +260,8 @@ def forget(world: World, job: OracleJob) -> None:
 
 def depended_on(world: World, job: OracleJob) -> bool:
     """Is there a job that depends on this one and has not ended?"""
-    for dependant_id in world.dependants.get(job.id, ()):
-        dependant = world.jobs.get(dependant_id)
-        if dependant is None or dependant.ended:
-            continue
-        if job.id in dependant.said.depends_on or job.id in dependant.last_said.depends_on:
-            return True
-    return False
+    return any(
+        job.id in (*dependant.said.depends_on, *dependant.last_said.depends_on)
+        for dependant in dependants(world, job)
+        if not dependant.ended
+    )

@@ -6,16 +6,14 @@ from penstock.model.job import Job
 from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CONFIG
 from penstock.model.store import Explanation, QueueInfo
-from tests.oracle import groups
+from tests.oracle import groups, life
 from tests.oracle.world import OracleJob, World
 
 
 def view(world: World, job: OracleJob) -> Job:
     lease = world.leases[job.lease] if job.lease is not None else None
     dependants = [
-        other
-        for other in sorted(set(world.dependants.get(job.id, ())))
-        if other in world.jobs and job.id in world.jobs[other].said.depends_on
+        other.id for other in life.dependants(world, job) if job.id in other.said.depends_on
     ]
     return Job(
         id=job.id,

@@ -8,7 +8,6 @@ call, `tick` if no other, looks at the clock.
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.model import checks
+from penstock.model.checks_values import check_bool
 from penstock.model.errors import Deadline, NotFound, Overloaded, Unavailable
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Run
@@ -43,9 +43,8 @@ from penstock.model.store import (
 )
 from penstock.stores.clock import Clock
 from tests.oracle import bulks, crons, due, groups, keys, life, looking, pushing, working
+from tests.oracle.watching import Watcher
 from tests.oracle.world import OracleJob, World, joined
-
-EVENTS_BEHIND = 10_000  # more than this many unread events end a watcher
 
 
 @dataclass(kw_only=True)
@@ -64,27 +63,6 @@ class WaitingResult:
     job_id: int
     until: int  # elapsed
     future: "asyncio.Future[Result]"
-
-
-class Watcher:
-    def __init__(
-        self, tenant: str, queues: Sequence[str] | None, kinds: Sequence[EventKind] | None
-    ) -> None:
-        self.tenant = tenant
-        self.queues = queues
-        self.kinds = kinds
-        self.unread: deque[Event] = deque()
-        self.news = asyncio.Event()
-        self.error: Exception | None = None
-
-    def hear(self, event: Event) -> None:
-        wanted = self.queues is None or event.queue in self.queues
-        wanted = wanted and (self.kinds is None or event.kind in self.kinds)
-        if event.tenant == self.tenant and wanted:
-            self.unread.append(event)
-            if len(self.unread) > EVENTS_BEHIND:
-                self.error = Overloaded("the watcher fell behind")
-            self.news.set()
 
 
 class OracleStore(Store):
@@ -106,18 +84,16 @@ class OracleStore(Store):
     def call(self) -> Iterator[World]:
         if self.closed:
             raise Unavailable("the store is closed")
-        self.settle()
-        self.serve()
+        clocks = (self.clock.now_ms(), self.clock.elapsed_ms())
+        if clocks != (self.world.now, self.world.elapsed):
+            due.settle(self.world, *clocks)
+            self.serve()
         try:
             yield self.world
         finally:
             groups.take_seats(self.world)
-            self.settle()
+            due.settle(self.world, *clocks)
             self.serve()
-
-    def settle(self) -> None:
-        due.settle(self.world, self.clock.now_ms(), self.clock.elapsed_ms())
-        self.spread_news()
 
     def serve(self) -> None:
         """Hand ready jobs to waiting claims, in the order in which these came."""
@@ -162,7 +138,7 @@ class OracleStore(Store):
         events, self.world.events = joined(self.world.events), []
         self.position += bool(events)
         for index, event in enumerate(events):
-            for watcher in self.watchers:
+            for watcher in list(self.watchers):
                 watcher.hear(_numbered(event, self.position, index))
 
     def known(self, tenant: str, job_id: int) -> OracleJob:
@@ -415,36 +391,25 @@ class OracleStore(Store):
         with self.call() as world:
             return looking.explain(world, self.known(tenant, job_id))
 
-    async def watch(
+    def watch(
         self,
         tenant: str,
         *,
         queues: Sequence[str] | None = None,
         kinds: Sequence[EventKind] | None = None,
     ) -> AsyncIterator[Event]:
-        checks.check_tenant(tenant)
         if self.closed:
             raise Unavailable("the store is closed")
         if len(self.watchers) >= self.caps.subscribers:
             raise Overloaded("too many watchers")
-        watcher = Watcher(tenant, queues, kinds)
-        self.watchers.append(watcher)
-        try:
-            while True:
-                while watcher.unread and watcher.error is None:
-                    yield watcher.unread.popleft()
-                if watcher.error is not None:
-                    raise watcher.error
-                watcher.news.clear()
-                await watcher.news.wait()
-        finally:
-            self.watchers.remove(watcher)
+        return Watcher(self.watchers, tenant, queues, kinds)
 
     # -- changing --------------------------------------------------------------------------------
 
     async def cancel(self, tenant: str, ids: Iterable[int], *, discard: bool = False) -> Acked:
         checks.check_tenant(tenant)
         named = checks.check_ids(ids)
+        check_bool(discard, "discard")
         with self.call() as world:
             return working.cancel(world, tenant, named, discard=discard)
 
@@ -488,11 +453,7 @@ class OracleStore(Store):
         named = None if ids is None else checks.check_ids(ids)
         checks.check_redrive(limit, fingerprint)
         with self.call() as world:
-
-            def matches(job: OracleJob) -> bool:
-                return named is None or job.id in named
-
-            return working.redrive(world, tenant, queue, matches=matches, limit=limit)
+            return working.redrive(world, tenant, queue, ids=named, limit=limit, mark=fingerprint)
 
     async def purge_dead(self, tenant: str, queue: str, *, ids: Iterable[int] | None = None) -> int:
         checks.check_tenant(tenant)
@@ -518,7 +479,7 @@ class OracleStore(Store):
         checks.check_queue(queue)
         checks.check_config(config)
         with self.call() as world:
-            working.configure(world, tenant, queue, config)
+            working.configure(world, self.caps, tenant, queue, config)
 
     async def configure_tenant(self, tenant: str, bounds: Bounds) -> None:
         checks.check_tenant(tenant)
@@ -579,9 +540,8 @@ class OracleStore(Store):
         for future in futures:
             if not future.done():
                 future.set_exception(gone)
-        for watcher in self.watchers:
-            watcher.error = gone
-            watcher.news.set()
+        for watcher in list(self.watchers):
+            watcher.close(gone)
 
 
 def _answered(future: "asyncio.Future[Any]") -> bool:

@@ -1,12 +1,13 @@
 """What workers and operators do to jobs: claim, ack, fail, release, cancel, edit, redrive …"""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import floor
 
 import msgspec
 
 from penstock.model.errors import Conflict, Invalid, LeaseLost, NotFound
+from penstock.model.fingerprint import fingerprint
 from penstock.model.job import (
     ClaimedRun,
     Codec,
@@ -19,9 +20,9 @@ from penstock.model.job import (
 )
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.payload import check_payload
-from penstock.model.policy import DEFAULT_CONFIG, LEASE_MS, Bounds, QueueConfig
+from penstock.model.policy import DEFAULT_CONFIG, LEASE_MS, Bounds, Caps, QueueConfig
 from penstock.model.store import Acked, Extended, Failed, FailedJob, Redriven, Released
-from tests.oracle import groups, keys, life
+from tests.oracle import groups, keys, life, pushing
 from tests.oracle.world import OracleJob, OracleLease, World
 
 LOGS_KEPT = 100
@@ -231,7 +232,8 @@ def report(
     if message is not None:
         job.progress_message = message
     if progress is not None or message is not None:
-        world.tell("progress", job, world.now, data=message or "")
+        data = msgspec.json.encode({"progress": progress, "message": message})
+        world.tell("progress", job, world.now, data=data.decode())
     for line in logs:
         at = line.at or world.now
         job.logs = (*job.logs, LogLine(at, line.message, line.level))[-LOGS_KEPT:]
@@ -298,14 +300,21 @@ def redrive(
     tenant: str,
     queue: str,
     *,
-    matches: Callable[[OracleJob], bool],
+    ids: Sequence[int] | None,
     limit: int | None,
+    mark: str | None,
 ) -> Redriven:
-    """Dead jobs that match live again, the oldest end first."""
-    dead = [job for job in world.of_queue(tenant, queue) if job.state is State.DEAD]
+    """Dead jobs live again, the oldest end first; `mark`: those with that last error."""
+    dead = [
+        job
+        for job in world.of_queue(tenant, queue)
+        if job.state is State.DEAD
+        and (ids is None or job.id in ids)
+        and (mark is None or (job.errors != () and fingerprint(job.errors[-1]) == mark))
+    ]
     done: list[int] = []
     conflicts: list[int] = []
-    for job in sorted(filter(matches, dead), key=lambda job: job.end_order):
+    for job in sorted(dead, key=lambda job: job.end_order):
         if limit is not None and len(done) == limit:
             break
         if any(taken_by_other(world, job, each.key) for each in job.said.keys):
@@ -372,8 +381,10 @@ def purge(world: World, tenant: str, queue: str) -> int:
 # -- settings ------------------------------------------------------------------------------------
 
 
-def configure(world: World, tenant: str, queue: str, config: QueueConfig) -> None:
+def configure(world: World, caps: Caps, tenant: str, queue: str, config: QueueConfig) -> None:
     """A limit that changes starts full; one that stays goes on."""
+    if config != DEFAULT_CONFIG:
+        pushing.check_room_for_queues(world, caps, tenant, [queue])
     before = world.config(tenant, queue)
     if config.limits.rate != before.limits.rate:
         world.buckets.pop(("rate", tenant, queue), None)

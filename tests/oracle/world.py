@@ -4,7 +4,6 @@ Values inside the objects are immutable (tuples, frozen sets, numbers), so that 
 save the whole world before a call that may be refused half-way.
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -226,10 +225,7 @@ class World:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, dict):
-                saved[each.name] = {
-                    key: copy.copy(held) if hasattr(held, "__dict__") else held
-                    for key, held in value.items()
-                }
+                saved[each.name] = {key: _copied(held) for key, held in value.items()}
             else:
                 saved[each.name] = list(value) if isinstance(value, list) else value
         return saved
@@ -259,6 +255,14 @@ class World:
 
     def tell_of_queue(self, kind: EventKind, tenant: str, queue: str) -> None:
         self.events.append(Event(kind=kind, tenant=tenant, queue=queue, at=self.now))
+
+
+def _copied(held: Any) -> Any:
+    if not hasattr(held, "__dict__"):
+        return held  # immutable
+    twin = object.__new__(type(held))
+    twin.__dict__.update(held.__dict__)
+    return twin
 
 
 def joined(events: list[Event]) -> list[Event]:

@@ -149,6 +149,7 @@ def test_results_are_bytes_by_job() -> None:
     codec: Any
     for codec in ("yaml", None, 1, []):
         refuses("codec", checks.check_results, None, codec)
+    checks.check_results({1: LARGE[1:]}, "bytes")
     is_too_large(PayloadTooLarge, "results", checks.check_results, {1: LARGE}, "bytes")
     many = dict.fromkeys(range(1, 10_002), b"1")
     is_too_large(BatchTooLarge, "results", checks.check_results, many, "json")
@@ -471,9 +472,11 @@ def test_the_job_of_a_cron_is_checked_like_any_other() -> None:
         (True, "True"),
         (float("nan"), "nan"),
         (-5, "-5"),
+        (2**128 - 1, str(2**128 - 1)),
         (2**128, "an integer of 129 bits"),
         ("a'b", '"a\'b"'),
         (LONE, "'a\\ud800'"),
+        ("x" * 60, "'" + "x" * 60 + "'"),
         ("x" * 61, "'" + "x" * 60 + "'…"),
         (b"x" * 61, "b'" + "x" * 60 + "'…"),
         ([HUGE], "a list"),

@@ -553,5 +553,6 @@ def test_jobs_said_one_by_one_are_made_a_list_that_can_be_packed() -> None:
     refuses("tags", check_specs, [JobSpec(tags=["a"])])  # type: ignore[arg-type]
     refuses("task", check_specs, [JobSpec(task=["a"])])  # type: ignore[arg-type]
     refuses("backoff.list_ms", check_specs, [JobSpec(backoff=Backoff(list_ms=[1]))])  # type: ignore[arg-type]
+    assert len(check_specs([JobSpec()] * 10_000)) == 10_000
     with pytest.raises(BatchTooLarge):
         check_specs(JobSpec() for _ in iter(int, 1))

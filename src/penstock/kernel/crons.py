@@ -41,7 +41,7 @@ def put_cron(kernel: "Kernel", command: PutCron) -> CronInfo:
         raise Overloaded(f"the store holds {kernel.caps.crons} crons", "name")
     if record is not None and record.config_hash != command.config_hash:
         remove_pending(kernel, command.tenant, record)
-        record = CronRecord(command.spec, command.config_hash, executions=record.executions)
+        record = CronRecord(command.spec, command.config_hash, live=record.live)
     elif record is None:
         record = CronRecord(command.spec, command.config_hash)
     kernel.crons[spot] = record
@@ -59,10 +59,8 @@ def _adopt(kernel: "Kernel", tenant: str, record: CronRecord, job_id: int, insta
     assert found is not None
     block, offset = found
     block.side(offset).cron = record.spec.name
-    if block.codes[offset] == SCHEDULED:
-        record.pending[job_id] = instant
-    else:
-        record.pending[job_id] = instant
+    record.pending[job_id] = instant
+    if block.codes[offset] != SCHEDULED:
         came_due(kernel, block, offset)
 
 

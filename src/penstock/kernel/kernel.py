@@ -82,7 +82,7 @@ class Kernel:
 
         # Outputs, emptied by whoever drives the kernel. They influence no decision.
         self.events: list[Event] | None = None  # None: nobody listens
-        self.watching: set[tuple[str, str]] = set()  # queues in which somebody waits for a job
+        self.watching: dict[tuple[str, str], None] = {}  # queues in which somebody waits for a job
         self.stirred: dict[Queue, None] = {}  # watched queues that may have something to give
         self.freed: list[int] = []  # chunks no longer needed
         self.awaited: dict[int, int] = {}  # ids whose end somebody waits for → how many

@@ -11,26 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.kernel.blocks import SHIFT, Block, Place
-from penstock.kernel.claim import room
 from penstock.kernel.codes import (
     ACTIVE,
-    BLOCKED,
     COMPLETED,
     COUNTER_BY_STATE,
     COUNTER_OF,
     DEAD,
     ENDED,
     GONE,
-    HELD,
     READY,
-    SCHEDULED,
     STATES,
 )
 from penstock.kernel.leases import HeldRun, LeaseRecord
 from penstock.model.job import Codec, IdRun, Individual, JobError, JobOptions
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.policy import DEFAULT_CONFIG
-from penstock.model.store import Explanation, QueueInfo
+from penstock.model.store import QueueInfo
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel
@@ -315,111 +311,3 @@ def oldest_ready(queue: "Queue") -> int | None:
 def _is_ready(queue: "Queue", job_id: int) -> bool:
     block = queue.blocks.get((job_id - 1) >> SHIFT)
     return block is not None and COUNTER_OF[block.codes[job_id - block.base]] == READY
-
-
-# -- explain -------------------------------------------------------------------------------------
-
-
-def explain(kernel: "Kernel", block: Block, offset: int) -> Explanation:
-    job_id = block.base + offset
-    code = COUNTER_OF[block.codes[offset]]
-    state = STATES[code]
-    side = block.sides.get(offset)
-    if code == HELD:
-        return Explanation(id=job_id, state=state, reasons=("held",))
-    if code in ENDED:
-        return Explanation(id=job_id, state=state, reasons=("ended",))
-    if code == ACTIVE:
-        return Explanation(id=job_id, state=state, reasons=("active",))
-    if code == BLOCKED:
-        assert side is not None
-        tenant = block.queue.tenant.name
-        waiting = [
-            dependency
-            for dependency in side.depends_on
-            if (known := kernel.locate(tenant, dependency)) is not None
-            and COUNTER_OF[known[0].codes[known[1]]] not in ENDED
-        ]
-        return Explanation(
-            id=job_id, state=state, reasons=("blocked",), detail={"blocked": waiting}
-        )
-    if code == SCHEDULED:
-        reason = "backoff" if side is not None and side.failures else "delayed"
-        due = block.due_at(offset)
-        return Explanation(
-            id=job_id, state=state, reasons=(reason,), detail={reason: due}, start_at=due
-        )
-    return _explain_ready(kernel, block, offset)
-
-
-def _explain_ready(kernel: "Kernel", block: Block, offset: int) -> Explanation:
-    queue = block.queue
-    config = queue.config
-    reasons: list[str] = []
-    detail: dict[str, Any] = {}
-    start_at: int | None = kernel.now
-    if config.paused:
-        reasons.append("paused")
-        start_at = None
-    concurrency = config.limits.concurrency
-    if concurrency is not None and queue.counts[ACTIVE] >= concurrency:
-        reasons.append("concurrency")
-        detail["concurrency"] = concurrency
-        start_at = None
-    if queue.meter is not None and not queue.meter.room(kernel.elapsed):
-        reasons.append("rate")
-        wait = queue.meter.next_at(kernel.elapsed) - kernel.elapsed
-        detail["rate"] = kernel.now + wait
-        start_at = None if start_at is None else kernel.now + wait
-    side = block.sides.get(offset)
-    if side is not None and side.group is not None:
-        group = queue.groups[side.group]
-        if group.used >= config.limits.group_concurrency and not side.owns_slot:
-            reasons.append("group")
-            detail["group"] = side.group
-            start_at = None
-        elif group.meter is not None and not group.meter.room(kernel.elapsed):
-            reasons.append("group_rate")
-            detail["group_rate"] = side.group
-            start_at = None
-    ahead = _ahead(queue, block, offset)
-    if ahead:
-        reasons.append("line")
-        start_at = None
-    if not reasons:
-        reasons.append("next")
-    return Explanation(
-        id=block.base + offset,
-        state=State.READY,
-        reasons=tuple(reasons),
-        detail=detail,
-        ahead=ahead,
-        start_at=start_at,
-    )
-
-
-def _ahead(queue: "Queue", block: Block, offset: int) -> int:
-    """Ready jobs of the queue with a better rank. Rings and limits are not simulated."""
-    mine = rank(block, offset)
-    ahead = 0
-    for other in queue.blocks.values():
-        counters = other.codes.translate(COUNTER_OF)
-        if not counters.count(READY):
-            continue
-        for at in _positions(counters, READY, 0):
-            if rank(other, at) < mine:
-                ahead += 1
-    return ahead
-
-
-def rank(block: Block, offset: int) -> tuple[int, int, int, int]:
-    """Priority, then lifo, then ready instant, then id: lower is served first."""
-    ready, job_id = block.due_at(offset), block.base + offset
-    if block.options_of(offset).lifo:
-        return -block.priority_of(offset), 0, -ready, -job_id
-    return -block.priority_of(offset), 1, ready, job_id
-
-
-def holds_back(kernel: "Kernel", queue: "Queue") -> bool:
-    """Whether the queue's own limits let nothing pass now."""
-    return queue.limited and not room(kernel, queue, 1)

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.kernel import commands as c
 from penstock.kernel import crons as kernel_crons
-from penstock.kernel import read
+from penstock.kernel import explain, read
 from penstock.kernel.codes import READY
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.leases import LeaseRecord
@@ -306,8 +306,10 @@ class EmbeddedStore(Store):
             self._leave(waiter)
 
     def _watch_queue(self, tenant: str, name: str, watched: bool) -> None:
-        watching = self.kernel.watching
-        (watching.add if watched else watching.discard)((tenant, name))
+        if watched:
+            self.kernel.watching[tenant, name] = None
+        else:
+            self.kernel.watching.pop((tenant, name), None)
         known = self.kernel.tenants.get(tenant)
         queue = known.queues.get(name) if known is not None else None
         if queue is not None:
@@ -533,7 +535,7 @@ class EmbeddedStore(Store):
         return list(side.logs or ()) if side is not None else []
 
     async def explain(self, tenant: str, job_id: int) -> Explanation:
-        return read.explain(self.kernel, *self._known(tenant, job_id))
+        return explain.explain(self.kernel, *self._known(tenant, job_id))
 
     def _known(self, tenant: str, job_id: int) -> tuple[Any, int]:
         checks.check_tenant(tenant)
@@ -641,8 +643,13 @@ class EmbeddedStore(Store):
         kernel = self._look()
         marker = config_hash(spec)
         known = kernel.crons.get((tenant, spec.name))
-        until = known.installed_until if known is not None and known.config_hash == marker else None
+        if known is not None and known.config_hash != marker:
+            known = None
+        until = known.installed_until if known is not None else None
         instants = plan(spec, now_ms=kernel.now, installed_until_ms=until).instants
+        if spec.limit is not None:
+            used = known.executions + len(known.pending) if known is not None else 0
+            instants = instants[: max(spec.limit - used, 0)]
         load = None
         if instants:
             keys = [instant_key(spec.name, marker, instant) for instant in instants]
@@ -720,8 +727,10 @@ class EmbeddedStore(Store):
     # -- time and life ---------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        while not self._apply(c.Tick(TURN)):
+        done = self._apply(c.Tick(TURN))
+        while not done:
             await asyncio.sleep(0)
+            done = self._apply(c.Tick(TURN))
         self._end_waits()
 
     def _metered(self) -> Iterator[Queue]:
