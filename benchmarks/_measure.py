@@ -111,7 +111,7 @@ def repeats(once: Callable[[int], float], target_ns: float, most: int) -> int:
 def shown(value: float, unit: str) -> str:
     if unit == "×":
         return f"{value:.2f}×"
-    if unit == "jobs/s" or unit == "ops/s":
+    if unit == "jobs/s":
         return _short(value)
     if unit == "ns":
         return f"{value / 1000:.2f} µs"

@@ -68,8 +68,7 @@ async def report_speed(report: Report, sample_ms: int, rounds: int) -> None:
         for batch in batches(name):
             work = speed.Work(name, batch, priorities)
             report.figures += speed.measure(work, sample_ms=sample_ms, rounds=rounds)
-            for operation in speed.OPERATIONS:
-                rows.append(_speed_row(report, name, batch, operation))
+            rows += [_speed_row(report, name, batch, operation) for operation in speed.OPERATIONS]
         report.say(f"## Jobs per second, {name}")
         headings = ["batch", "operation"]
         for label in speed.LABELS.values():
@@ -96,7 +95,7 @@ def _speed_row(report: Report, work: str, batch: int, operation: str) -> list[st
     whole = "push+claim+ack" if operation == "cycle" else operation
     row = [f"{batch:,}", whole]
     for subject in speed.SUBJECTS:
-        if subject == "oracle" and batch > speed.ORACLE_JOBS:
+        if subject == "oracle" and batch > speed.ORACLE_BATCH:
             row += ["–", ""]
             continue
         figure = report.pick(work=work, batch=batch, operation=operation, subject=subject)
@@ -161,9 +160,9 @@ def report_growth(report: Report, sizes: Sequence[int], rounds: int) -> None:
 
 def plot(report: Report, sizes: Sequence[int]) -> str:
     def points(work: str, subject: str) -> list[tuple[float, float, float, float]]:
-        found = []
+        found: list[tuple[float, float, float, float]] = []
         for batch in batches(work):
-            if subject == "oracle" and batch > speed.ORACLE_JOBS:
+            if subject == "oracle" and batch > speed.ORACLE_BATCH:
                 continue
             one = report.pick(work=work, batch=batch, operation="cycle", subject=subject)
             found.append((batch, one.median, one.low, one.high))
@@ -218,7 +217,7 @@ def main() -> None:
         f"default (the last {speed.KEPT:,} finished jobs are kept, and full from the start), "
         f"leases of {speed.LEASE_MS // 1000} s, events off, no durability. push, claim and ack alone: "
         f"{speed.DEPTH:,} jobs are pushed, then all claimed, then all acked (oracle: "
-        f"{speed.ORACLE_JOBS:,}); push+claim+ack: batch after batch. The kernel is measured through "
+        f"{speed.ORACLE_JOBS}, a new one each time); push+claim+ack: batch after batch. The kernel is measured through "
         "`apply`, commands and tokens made in the loop; payload bytes lie outside it. The memory "
         "store adds checks, payloads and the lease as its claimer gets it."
     )

@@ -234,6 +234,25 @@ async def test_there_are_no_more_queues_than_the_cap(h: Harness) -> None:
     await h.push("c")
 
 
+async def test_there_are_no_more_keys_that_outlive_their_jobs_than_the_cap(h: Harness) -> None:
+    await h.reopen(kept_keys=2)
+    first = await h.push("q", key="a", keep_key=5_000)
+    await h.push("q", key="b", keep_key="retained", retain_ms=1_000)
+    for keep_key in (5_000, "retained"):
+        with pytest.raises(Overloaded):
+            await h.push_many("q", [{}, {"key": "c", "keep_key": keep_key}])
+    assert await h.counts("q") == {"ready": 2}
+    assert (await h.push_many("q", [{"key": "a", "keep_key": 5_000}])).ids == [first]
+    await h.push_many("q", [{"key": "live"}, {"key": "started", "keep_key": "started"}])
+    await h.advance(5_000)
+    await h.push("q", key="c", keep_key=5_000)
+    await h.cancel(first + 1)
+    await h.advance(1_000)
+    await h.push("q", key="d", keep_key=5_000)
+    with pytest.raises(Overloaded):
+        await h.push("q", key="e", keep_key=5_000)
+
+
 async def test_there_are_no_more_producers_than_the_cap(h: Harness) -> None:
     await h.reopen(producers=2)
     for name in ("one", "two"):

@@ -233,9 +233,12 @@ async def test_a_backoff_uses_one_of_several_slots(h: Harness) -> None:
     assert await h.claimed("q", 10) == [ids[3]]
 
 
+@pytest.mark.parametrize("wait_ms", [0, WAIT_MS], ids=["ready", "scheduled"])
 @pytest.mark.parametrize("how", ["cancel", "discard", "replace", "drain", "purge"])
-async def test_a_job_that_leaves_its_backoff_for_good_frees_the_slot(h: Harness, how: str) -> None:
-    first = await h.push("q", group="g", backoff=after(WAIT_MS), key="k")
+async def test_a_job_that_leaves_its_backoff_for_good_frees_the_slot(
+    h: Harness, how: str, wait_ms: int
+) -> None:
+    first = await h.push("q", group="g", backoff=after(wait_ms), key="k")
     await h.advance(1)
     second = await h.push("q", group="g")
     await h.fail(await h.lease("q"))

@@ -188,6 +188,15 @@ async def test_a_delayed_job_is_hastened_and_a_ready_one_delayed(h: Harness) -> 
     assert await h.claimed("q") == [job_id]
 
 
+async def test_the_new_version_says_how_long_the_key_is_kept(h: Harness) -> None:
+    job_id, _ = await put(h, b"1")
+    await put(h, b"2", keep_key="retained", retain_ms=1_000)
+    await h.ack(await h.lease("q"))
+    assert await h.store.by_key(h.name, "q", "k") == job_id
+    await h.advance(1_000)
+    assert await h.store.by_key(h.name, "q", "k") is None
+
+
 async def test_a_blocked_job_replaced_without_dependencies_no_longer_cares_for_them(
     h: Harness,
 ) -> None:

@@ -258,6 +258,19 @@ async def test_the_running_attempt_keeps_its_own_rules(h: Harness) -> None:
     assert set(await h.claimed("q", 5)) == {waiting_old, job_id}
 
 
+async def test_a_keys_duration_counts_from_the_replace(h: Harness) -> None:
+    job_id, _ = await put(h, b"1", keep_key=5_000)
+    lease = await h.lease("q", lease_ms=HOUR)
+    await h.advance(3_000)
+    await put(h, b"2", keep_key=5_000)
+    await h.advance(1_000)
+    await h.ack(lease)
+    await h.advance(3_999)
+    assert await h.store.by_key(h.name, "q", "k") == job_id
+    await h.advance(1)
+    assert await h.store.by_key(h.name, "q", "k") is None
+
+
 async def test_only_the_replaced_job_of_a_lease_starts_again(h: Harness) -> None:
     plain = await h.push("q")
     job_id, _ = await put(h, b"1")

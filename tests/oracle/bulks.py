@@ -36,7 +36,9 @@ def find(world: World, tenant: str, name: str) -> Bulk:
     return bulk
 
 
-def commit(world: World, tenant: str, name: str, parts: Sequence[str] | None) -> BulkInfo:
+def commit(
+    world: World, caps: Caps, tenant: str, name: str, parts: Sequence[str] | None
+) -> BulkInfo:
     with world.all_or_nothing():
         bulk = find(world, tenant, name)
         if bulk.state == "committed":
@@ -62,6 +64,7 @@ def commit(world: World, tenant: str, name: str, parts: Sequence[str] | None) ->
                 bulk.jobs += 1
             else:
                 bulk.dropped += 1
+        keys.check_room(world, caps)
         groups.take_seats(world)
         return info(world, name, bulk)
 

@@ -1,15 +1,17 @@
 """Crons: instants become keyed jobs; some that come due are skipped."""
 
+from contextlib import suppress
+
 import msgspec
 
 from penstock.model import schedule
-from penstock.model.errors import Overloaded
+from penstock.model.errors import Overloaded, RateLimited
 from penstock.model.job import KeyClaim
 from penstock.model.lifecycle import State
 from penstock.model.policy import Caps
 from penstock.model.schedule import CronSpec
 from penstock.model.store import CronInfo
-from tests.oracle import life, pushing
+from tests.oracle import keys, life, pushing
 from tests.oracle.world import OracleCron, OracleJob, Version, World
 
 LATE_MS = 60_000  # `missed="none"` cancels what is later than this
@@ -18,17 +20,18 @@ LATE_MS = 60_000  # `missed="none"` cancels what is later than this
 def put(world: World, caps: Caps, tenant: str, spec: CronSpec) -> CronInfo:
     place = (tenant, spec.name)
     config_hash = schedule.config_hash(spec)
-    cron = world.crons.get(place)
-    if cron is None and len(world.crons) >= caps.crons:
-        raise Overloaded("too many crons")
-    if cron is not None and cron.config_hash != config_hash:
-        remove_instants(world, tenant, cron)
-        cron = None
-    if cron is None:
-        cron = OracleCron(spec=spec, config_hash=config_hash)
-        world.crons[place] = cron
-    install(world, tenant, cron)
-    return info(world, cron)
+    with world.all_or_nothing():
+        cron = world.crons.get(place)
+        if cron is None and len(world.crons) >= caps.crons:
+            raise Overloaded("too many crons")
+        if cron is not None and cron.config_hash != config_hash:
+            remove_instants(world, tenant, cron)
+            cron = None
+        if cron is None:
+            cron = OracleCron(spec=spec, config_hash=config_hash)
+            world.crons[place] = cron
+        install(world, caps, tenant, cron)
+        return info(world, cron)
 
 
 def info(world: World, cron: OracleCron) -> CronInfo:
@@ -36,14 +39,20 @@ def info(world: World, cron: OracleCron) -> CronInfo:
         spec=cron.spec,
         config_hash=cron.config_hash,
         installed_until=cron.installed_until,
-        pending=tuple(instant for instant, _ in cron.instants if instant > world.now),
+        pending=tuple(
+            instant
+            for instant, job_id in cron.instants
+            if instant > world.now and job_id in world.jobs and not world.jobs[job_id].ended
+        ),
         executions=cron.executions,
     )
 
 
-def install(world: World, tenant: str, cron: OracleCron) -> None:
+def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
     """Push the instants that the plan names."""
     spec = cron.spec
+    created = []
+    pushing.check_room_for_queues(world, caps, tenant, [spec.queue])
     plan = schedule.plan(spec, now_ms=world.now, installed_until_ms=cron.installed_until)
     cron.plan_again_at = world.now + plan.refresh_ms
     for instant in plan.instants:
@@ -63,16 +72,22 @@ def install(world: World, tenant: str, cron: OracleCron) -> None:
         )
         job_id, what = pushing.push_one(world, tenant, spec.queue, version)
         if what == "created":
+            world.jobs[job_id].cron = spec.name
             cron.instants = (*cron.instants, (instant, job_id))
+            created.append(world.jobs[job_id])
             if world.jobs[job_id].state is State.READY:
                 came_due(world, world.jobs[job_id], world.now)
         cron.installed_until = instant
+    pushing.check_bounds(world, tenant, created)
+    keys.check_room(world, caps)
 
 
-def refresh(world: World) -> None:
-    for (tenant, _), cron in sorted(world.crons.items()):
-        if cron.plan_again_at <= world.now:
-            install(world, tenant, cron)
+def refresh(world: World, caps: Caps) -> None:
+    """Plan again where it is time; a cron that finds no room tries again the next time."""
+    for tenant, name in sorted(world.crons):
+        if world.crons[tenant, name].plan_again_at <= world.now:
+            with suppress(Overloaded, RateLimited), world.all_or_nothing():
+                install(world, caps, tenant, world.crons[tenant, name])
 
 
 def drop(world: World, tenant: str, name: str) -> bool:
@@ -85,14 +100,12 @@ def drop(world: World, tenant: str, name: str) -> bool:
 
 def remove_instants(world: World, tenant: str, cron: OracleCron) -> None:
     """Those that have not started are gone, keys too, as if they had never been."""
-    prefix = f"{schedule.escape_name(cron.spec.name)}/{cron.config_hash}/"
     for job in world.of_queue(tenant, cron.spec.queue):
-        if job.said.key is None or not job.said.key.startswith(prefix):
-            continue
-        if job.state in (State.SCHEDULED, State.READY, State.BLOCKED) and not job.claimed:
+        waits = job.state in (State.SCHEDULED, State.READY) and not job.claimed
+        if job.cron == cron.spec.name and waits:
             life.end(world, job, State.CANCELLED, world.now)
             life.forget(world, job)
-            world.keys.pop((tenant, job.queue, job.said.key), None)
+            world.keys.pop((tenant, job.queue, job.said.key or ""), None)
 
 
 def of_job(world: World, job: OracleJob) -> OracleCron | None:
@@ -127,11 +140,9 @@ def came_due(world: World, job: OracleJob, at: int) -> None:
     if cron is None:
         return
     fired(world, cron, job)
-    name = f"{schedule.escape_name(cron.spec.name)}/"
     if cron.spec.overlap == "skip" and any(
         other.id != job.id
-        and other.said.key is not None
-        and other.said.key.startswith(name)
+        and other.cron == cron.spec.name
         and (other.state in (State.READY, State.ACTIVE) or (other.claimed and not other.ended))
         for other in world.of_queue(job.tenant, job.queue)
     ):

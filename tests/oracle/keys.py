@@ -1,7 +1,8 @@
 """Keys: which job a key stands for, and until when."""
 
-from penstock.model.errors import Conflict
+from penstock.model.errors import Conflict, Overloaded
 from penstock.model.job import Outcome
+from penstock.model.policy import Caps
 from tests.oracle.world import KeptKey, OracleJob, Version, World
 
 
@@ -61,6 +62,13 @@ def let_go(world: World, job: OracleJob) -> None:
         record = world.keys.get(place)
         if record is not None and record.job_id == job.id and not kept(world, record):
             del world.keys[place]
+
+
+def check_room(world: World, caps: Caps) -> None:
+    """May keys that can outlive their job be as many as they now are?"""
+    lasting = [each for each in world.keys.values() if each.keep not in ("live", "started")]
+    if len(lasting) > caps.kept_keys:
+        raise Overloaded(f"{len(lasting)} keys are kept beyond their jobs", "key")
 
 
 def decide(world: World, tenant: str, queue: str, version: Version) -> tuple[Outcome, int] | None:

@@ -3,6 +3,8 @@
 `at` is the wall-clock instant at which a thing takes effect, which may lie before the noticing.
 """
 
+from typing import Any
+
 from penstock.model.job import JobError
 from penstock.model.lifecycle import FAILED, DeadReason, State
 from penstock.model.policy import backoff_ms
@@ -28,11 +30,7 @@ def begin(world: World, job: OracleJob, version: Version, *, at: int, said_at: i
     job.logs = ()
     job.progress = job.progress_message = job.result = job.result_codec = None
     job.worker = job.started_at = job.heartbeat_at = job.finished_at = None
-    job.run_at = at
-    if version.delay_ms is not None:
-        job.run_at = max(at, said_at + version.delay_ms)
-    elif version.run_at is not None:
-        job.run_at = max(at, version.run_at)
+    job.run_at = run_at_of(version, at, said_at)
     ttl_ms = version.options.ttl_ms
     job.ttl_ends = None if ttl_ms is None else at + ttl_ms
     await_dependencies(world, job, version.depends_on)
@@ -46,6 +44,13 @@ def begin(world: World, job: OracleJob, version: Version, *, at: int, said_at: i
         fail_dependant(world, job, failed[0], at)
     else:
         wait_or_ready(world, job, at)
+
+
+def run_at_of(version: Version, at: int, said_at: int) -> int:
+    """Not before this instant; the past counts as now."""
+    if version.delay_ms is not None:
+        return max(at, said_at + version.delay_ms)
+    return at if version.run_at is None else max(at, version.run_at)
 
 
 def await_dependencies(world: World, job: OracleJob, depends_on: tuple[int, ...]) -> None:
@@ -168,7 +173,15 @@ def fail(
             job.state = State.SCHEDULED
         else:
             come_due(job)
-        world.tell("retried", job, at, run_at=job.run_at, error_kind=error.kind)
+        world.tell(
+            "retried",
+            job,
+            at,
+            run_at=job.run_at,
+            claimed_at=job.started_at or 0,
+            error_kind=error.kind,
+            error_message=error.message,
+        )
 
 
 def remember(job: OracleJob, error: JobError, at: int, *, worker: str) -> None:
@@ -205,15 +218,24 @@ def end(world: World, job: OracleJob, state: State, at: int) -> None:
     job.end_order = world.ends_so_far
     keys.let_go(world, job)
     world.ends.append((job.id, outcome(job)))
-    if state is State.COMPLETED:
-        world.tell("completed", job, at)
-    elif state is State.DEAD:
-        world.tell("dead", job, at, reason=str(job.dead_reason))
-    elif state is State.CANCELLED:
-        world.tell("cancelled", job, at)
-    else:
-        world.tell("expired", job, at)
+    tell_end(world, job, at)
     tell_dependants(world, job, at, failed=state in FAILED)
+
+
+def tell_end(world: World, job: OracleJob, at: int) -> None:
+    more: dict[str, Any] = {"claimed_at": job.started_at or 0, "ready_at": job.ready_at}
+    if job.state is State.COMPLETED:
+        world.tell("completed", job, at, **more)
+    elif job.state is State.CANCELLED:
+        world.tell("cancelled", job, at, **more)
+    elif job.state is State.EXPIRED:
+        world.tell("expired", job, at, **more)
+    else:
+        more["reason"] = str(job.dead_reason)
+        if job.errors and job.dead_reason is not DeadReason.DISCARDED:
+            more["error_kind"] = job.errors[-1].kind
+            more["error_message"] = job.errors[-1].message
+        world.tell("dead", job, at, **more)
 
 
 def outcome(job: OracleJob) -> Result:
@@ -224,15 +246,25 @@ def outcome(job: OracleJob) -> Result:
 
 
 def tell_dependants(world: World, job: OracleJob, at: int, *, failed: bool) -> None:
-    """The job ended, or is forgotten as if it had: those blocked by it fail or go on."""
-    for dependant in dependants(world, job):
-        if dependant.state is not State.BLOCKED or job.id not in dependant.unmet:
-            continue
-        if failed and dependant.said.options.on_dependency_failure == "fail":
-            fail_dependant(world, dependant, job.id, at)
-        else:
-            dependant.unmet -= {job.id}
-            wait_or_ready(world, dependant, at)
+    """The job ended, or is forgotten as if it had: those blocked by it fail or go on.
+
+    Those that fail end too, and so on down: `world.ended_just_now` keeps the order without
+    a call within a call for each step.
+    """
+    world.ended_just_now.append((job, failed))
+    if len(world.ended_just_now) > 1:
+        return
+    while world.ended_just_now:
+        ended, failed = world.ended_just_now[0]
+        for dependant in dependants(world, ended):
+            if dependant.state is not State.BLOCKED or ended.id not in dependant.unmet:
+                continue
+            if failed and dependant.said.options.on_dependency_failure == "fail":
+                fail_dependant(world, dependant, ended.id, at)
+            else:
+                dependant.unmet -= {ended.id}
+                wait_or_ready(world, dependant, at)
+        world.ended_just_now.pop(0)
 
 
 def dependants(world: World, job: OracleJob) -> list[OracleJob]:

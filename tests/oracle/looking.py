@@ -71,24 +71,35 @@ def queue_names(world: World, tenant: str, names: Sequence[str] | None) -> list[
 
 
 def explain(world: World, job: OracleJob) -> Explanation:
-    reasons = tuple(reasons_of(world, job))
-    return Explanation(id=job.id, state=job.state, reasons=reasons)
+    ahead = served_before(world, job) if job.state is State.READY else None
+    reasons = tuple(reasons_of(world, job, ahead))
+    return Explanation(id=job.id, state=job.state, reasons=reasons, ahead=ahead)
 
 
-def reasons_of(world: World, job: OracleJob) -> list[str]:
+def served_before(world: World, job: OracleJob) -> int | None:
+    """How many jobs come first if each ends as soon as it is served; None if it is not served."""
+    saved = world.copy()
+    count = 0
+    while True:
+        following = groups.pick(world, job.tenant, job.queue)
+        if following is None or following.id == job.id:
+            break
+        count += 1
+        following.state = State.COMPLETED
+        following.owns_slot = False
+        groups.take_seats_in(world, job.tenant, job.queue)
+    world.__dict__.update(saved)
+    return None if following is None else count
+
+
+def reasons_of(world: World, job: OracleJob, ahead: int | None) -> list[str]:
     if job.state is State.SCHEDULED:
         return ["backoff" if job.attempt else "delayed"]
     if job.ended:
         return ["ended"]
     if job.state is not State.READY:
         return [job.state.value]
-    limits = limits_of(world, job)
-    if limits:
-        return limits
-    with_turn = world.copy()
-    following = groups.pick(world, job.tenant, job.queue)
-    world.__dict__.update(with_turn)
-    return ["next" if following is not None and following.id == job.id else "line"]
+    return limits_of(world, job) or ["line" if ahead else "next"]
 
 
 def limits_of(world: World, job: OracleJob) -> list[str]:

@@ -57,7 +57,7 @@ def push_once(
     part: str,
 ) -> Pushed:
     if producer is None or sequence is None:
-        return push(world, tenant, runs, bulk=bulk, part=part)
+        return push(world, caps, tenant, runs, bulk=bulk, part=part)
     content = ([(run.queue, versions(run)) for run in runs], bulk, part)
     known = world.producers.get((tenant, producer), Producer())
     for earlier, what, answer in known.answers:
@@ -70,7 +70,7 @@ def push_once(
         raise Conflict("older than the answers that are kept", "sequence")
     if (tenant, producer) not in world.producers and len(world.producers) >= caps.producers:
         raise Overloaded("too many producers", "producer")
-    pushed = push(world, tenant, runs, bulk=bulk, part=part)
+    pushed = push(world, caps, tenant, runs, bulk=bulk, part=part)
     answers = sorted([*known.answers, (sequence, content, pushed)], key=lambda each: each[0])
     surplus = max(len(answers) - caps.answers_per_producer, 0)
     dropped = [known.highest_dropped, *(each[0] for each in answers[:surplus])]
@@ -83,8 +83,11 @@ def push_once(
 # -- one push ------------------------------------------------------------------------------------
 
 
-def push(world: World, tenant: str, runs: Sequence[Run], *, bulk: str | None, part: str) -> Pushed:
+def push(
+    world: World, caps: Caps, tenant: str, runs: Sequence[Run], *, bulk: str | None, part: str
+) -> Pushed:
     with world.all_or_nothing() if may_be_refused(world, tenant, runs) else nullcontext():
+        check_room_for_queues(world, caps, tenant, [run.queue for run in runs])
         check_ttl(world, runs)
         check_dependencies(world, tenant, runs, bulk)
         for run in runs:
@@ -98,6 +101,8 @@ def push(world: World, tenant: str, runs: Sequence[Run], *, bulk: str | None, pa
         if has_cycle(world, [job_id for run in answers for job_id, _ in run]):
             raise Invalid("the dependencies form a cycle", "depends_on")
         check_bounds(world, tenant, [world.jobs[job_id] for job_id in created])
+        if any(run.keys is not None or run.more_keys is not None for run in runs):
+            keys.check_room(world, caps)
         groups.take_seats(world)
         return Pushed(tuple(map(answer, runs, answers, [bulk is not None] * len(runs))))
 
@@ -149,7 +154,14 @@ def push_one(world: World, tenant: str, queue: str, version: Version) -> tuple[i
     if decided is None:
         job = create(world, tenant, queue, version)
         keys.take(world, job, version, world.now)
-        world.tell("pushed", job, world.now, bytes=len(version.payload))
+        run_at = life.run_at_of(version, world.now, world.now)
+        world.tell(
+            "pushed",
+            job,
+            world.now,
+            bytes=len(version.payload),
+            run_at=run_at if run_at > world.now else 0,
+        )
         life.begin(world, job, version, at=world.now, said_at=world.now)
         return job.id, "created"
     what, job_id = decided
@@ -212,6 +224,15 @@ def rename_dependency(world: World, job: OracleJob, old: int, new: int) -> None:
 
 
 # -- what may be pushed --------------------------------------------------------------------------
+
+
+def check_room_for_queues(world: World, caps: Caps, tenant: str, queues: list[str]) -> None:
+    known = {(job.tenant, job.queue) for job in world.jobs.values()}
+    known |= {(owner, queue) for owner, queue, _ in world.keys}
+    known |= set(world.configs)
+    new = {(tenant, queue) for queue in queues} - known
+    if new and len(known) + len(new) > caps.queues:
+        raise Overloaded(f"there are {len(known)} queues", "queue")
 
 
 def check_ttl(world: World, runs: Sequence[Run]) -> None:
@@ -308,11 +329,7 @@ def push_held(world: World, tenant: str, runs: Sequence[Run], bulk: str, part: s
             named = [ids[-dep - 1] if dep < 0 else dep for dep in job.said.depends_on]
             job.said = replace(job.said, depends_on=tuple(dict.fromkeys(named)))
             job.bulk = bulk
-            job.run_at = world.now
-            if job.said.delay_ms is not None:
-                job.run_at = world.now + job.said.delay_ms
-            elif job.said.run_at is not None:
-                job.run_at = max(world.now, job.said.run_at)
+            job.run_at = life.run_at_of(job.said, world.now, world.now)
             for dep in job.said.depends_on:
                 world.dependants[dep] = (*world.dependants.get(dep, ()), job.id)
             world.tell("pushed", job, world.now, bytes=len(job.said.payload), held=True)

@@ -189,7 +189,7 @@ class OracleStore(Store):
         checks.check_name(bulk, "bulk")
         checks.check_parts(parts)
         with self.call() as world:
-            return bulks.commit(world, tenant, bulk, parts)
+            return bulks.commit(world, self.caps, tenant, bulk, parts)
 
     async def abort_bulk(self, tenant: str, bulk: str) -> BulkInfo:
         checks.check_tenant(tenant)
@@ -526,7 +526,7 @@ class OracleStore(Store):
 
     async def tick(self) -> None:
         with self.call() as world:
-            crons.refresh(world)
+            crons.refresh(world, self.caps)
 
     async def health(self) -> Health:
         with self.call():

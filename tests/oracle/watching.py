@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from typing import get_args
 
 from penstock.model.checks_values import check_listed, check_one_of, check_queue, check_tenant
-from penstock.model.errors import Overloaded, PenstockError
+from penstock.model.errors import Invalid, Overloaded, PenstockError
 from penstock.model.event import Event, EventKind
 
 EVENTS_BEHIND = 10_000  # more than this many unread events end a watcher
 
 
 class Watcher:
-    """An iterator over events from its making on. `close` ends it with an error."""
+    """An iterator over events from its making on. `close` ends it with an error.
+
+    What is wrong with the call is said, as all else, when the first event is asked for.
+    """
 
     def __init__(
         self,
@@ -22,15 +25,6 @@ class Watcher:
         queues: Sequence[str] | None,
         kinds: Sequence[EventKind] | None,
     ) -> None:
-        check_tenant(tenant)
-        if queues is not None:
-            check_listed(queues, "queues")
-            for queue in queues:
-                check_queue(queue, "queues")
-        if kinds is not None:
-            check_listed(kinds, "kinds")
-            for kind in kinds:
-                check_one_of(kind, "kinds", get_args(EventKind))
         self.watchers = watchers
         self.tenant = tenant
         self.queues = queues
@@ -39,6 +33,21 @@ class Watcher:
         self.news = asyncio.Event()
         self.error: PenstockError | None = None
         watchers.append(self)
+        try:
+            self.check()
+        except Invalid as error:
+            self.close(error)
+
+    def check(self) -> None:
+        check_tenant(self.tenant)
+        if self.queues is not None:
+            check_listed(self.queues, "queues")
+            for queue in self.queues:
+                check_queue(queue, "queues")
+        if self.kinds is not None:
+            check_listed(self.kinds, "kinds")
+            for kind in self.kinds:
+                check_one_of(kind, "kinds", get_args(EventKind))
 
     def hear(self, event: Event) -> None:
         wanted = self.queues is None or event.queue in self.queues

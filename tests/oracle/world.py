@@ -46,6 +46,7 @@ class OracleJob:
     said: Version
     state: State
     bulk: str | None = None  # while held
+    cron: str | None = None  # the name of the cron whose instant this is
     created_at: int = 0
     run_at: int = 0
     ready_at: int = 0
@@ -164,6 +165,7 @@ class World:
     crons: dict[tuple[str, str], OracleCron] = field(default_factory=dict)
     buckets: dict[tuple[str, ...], Bucket] = field(default_factory=dict)
     rings: dict[tuple[str, str, int], tuple[str | None, ...]] = field(default_factory=dict)
+    ended_just_now: list[tuple[OracleJob, bool]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     ends: list[tuple[int, Result | None]] = field(default_factory=list)  # None = forgotten alive
 

@@ -151,7 +151,9 @@ def test_results_are_bytes_by_job() -> None:
         refuses("codec", checks.check_results, None, codec)
     checks.check_results({1: LARGE[1:]}, "bytes")
     is_too_large(PayloadTooLarge, "results", checks.check_results, {1: LARGE}, "bytes")
-    many = dict.fromkeys(range(1, 10_002), b"1")
+    many = dict.fromkeys(range(1, 10_001), b"1")
+    assert checks.check_results(many, "json") == many
+    many[10_001] = b"1"
     is_too_large(BatchTooLarge, "results", checks.check_results, many, "json")
 
 
@@ -271,6 +273,7 @@ def test_an_edit_in_its_ranges_passes() -> None:
     edit(priority=-(2**31), run_at=0)
     edit(priority=2**31 - 1, delay_ms=MAX_DURATION_MS)
     edit(run_at=MAX_INSTANT_MS)
+    edit(delay_ms=0)
     edit(payload=b"{")  # of the job's own codec, which is known further in
     edit(payload=b"{", codec="bytes")
     edit(payload=b"{}", codec="json")
@@ -324,6 +327,8 @@ def test_a_configuration_in_its_ranges_passes() -> None:
             retain_dead_ms=MAX_DURATION_MS,
         )
     )
+    checks.check_config(QueueConfig(retain_ms=MAX_DURATION_MS, retain_dead_ms=0))
+    checks.check_bounds(Bounds(bytes=0, push_rate=Rate(tokens=2**31 - 1, per_ms=1, burst=0)))
 
 
 AMOUNTS: list[Any] = [0, -1, 2**31, HUGE, *NOT_INTEGERS]
@@ -406,7 +411,7 @@ def test_a_bulk_has_a_name_or_none_and_a_deadline_within_a_week() -> None:
 
 
 def test_parts_are_listed_names_of_which_one_may_be_empty() -> None:
-    for parts in (None, [], [""], ("a", "b", "a")):
+    for parts in (None, [], [""], ("a", "b", "a"), ["a"] * 10_000):
         checks.check_parts(parts)
     for wrong in ("ab", b"ab", 1, {"a"}, iter(["a"]), [LONG], [LONE], [None], [1]):
         refuses("parts", checks.check_parts, wrong)
@@ -422,6 +427,8 @@ def cron(**said: Any) -> None:
 def test_a_cron_in_its_ranges_passes() -> None:
     cron()
     cron(schedule=Cron(expression="*/5 2 * * MON", tz="Europe/Berlin"), limit=1, overlap="skip")
+    cron(schedule=Every(every_ms=1))
+    cron(schedule=Daily(at=("02:00",) * 1_440))
     cron(schedule=Daily(at=("02:00", "02:00:30")), missed="all", name="é_%/" * 20)
     cron(payload=b"\xff", codec="bytes", options=JobOptions(codec="bytes", priority=5))
 

@@ -177,6 +177,15 @@ def passes(document: bytes) -> bool:
     return True
 
 
+def many_pass(documents_: list[bytes]) -> bool:
+    try:
+        check_many("json", b"".join(documents_), list(accumulate(map(len, documents_))))
+    except Invalid as error:
+        assert error.field == "payload"
+        return False
+    return True
+
+
 # -- documents -------------------------------------------------------------------------------------
 
 
@@ -295,12 +304,14 @@ BAD = [
 def test_json_passes(document: bytes) -> None:
     assert is_json(document)
     assert passes(document)
+    assert many_pass([b"1", document, b"{}"])
 
 
 @pytest.mark.parametrize("document", BAD, ids=lambda document: repr(document[:40]))
 def test_what_is_not_json_by_the_rules_of_the_door_is_refused(document: bytes) -> None:
     assert not is_json(document)
     assert not passes(document)
+    assert not many_pass([b"1", document, b"{}"])
 
 
 @pytest.mark.parametrize(
@@ -386,15 +397,6 @@ def test_only_nesting_counts_as_depth(depth: int, beside: int, objects: bool) ->
 # -- many ------------------------------------------------------------------------------------------
 
 
-def many_pass(documents_: list[bytes]) -> bool:
-    try:
-        check_many("json", b"".join(documents_), list(accumulate(map(len, documents_))))
-    except Invalid as error:
-        assert error.field == "payload"
-        return False
-    return True
-
-
 @given(
     st.lists(st.tuples(documents, st.sampled_from(styles)), min_size=1, max_size=6),
     st.none() | st.randoms(use_true_random=False),
@@ -456,6 +458,7 @@ def test_messagepack_passes(value: Any) -> None:
     [
         b"",
         b"\xc1",
+        b"[]",
         b"\xa1\xff",
         b"\xa5ab",
         b"\xc0\xc0",
@@ -474,6 +477,8 @@ def test_what_is_not_one_messagepack_value_is_refused(packed: bytes) -> None:
     with pytest.raises(Invalid) as caught:
         check_payload("msgpack", packed)
     assert caught.value.field == "payload"
+    with pytest.raises(Invalid, match="of job 2"):
+        check_many("msgpack", b"\x01" + packed, [1, 1 + len(packed)])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from penstock.kernel.bulks import Bulk, FinishedBulk, HeldPush
 from penstock.kernel.codes import BYTE, COUNTER_OF, ENDED, HELD, LATE, READY, SCHEDULED
 from penstock.kernel.commands import AbortBulk, CommitBulk, OpenBulk, due
 from penstock.kernel.ending import discard_unborn
+from penstock.kernel.keys import outlives
 from penstock.kernel.push import publish
 from penstock.kernel.replace import replace
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
@@ -190,6 +191,15 @@ def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush]) -> dict[int, D
             elif decisions[job_id].replaces:
                 for claim in side.keys:
                     taken[held.queue, claim.key] = (decisions[job_id].owner, side.digest)
+    fresh = sum(
+        1
+        for (_, key), (owner, _) in taken.items()
+        if (found := kernel.locate(tenant, owner)) is not None
+        and found[0].codes[found[1]] == HELD
+        and any(c.key == key and outlives(c.keep_key) for c in found[0].sides[found[1]].keys)
+    )
+    if kernel.kept_keys + fresh > kernel.caps.kept_keys:
+        raise Overloaded(f"{kernel.caps.kept_keys} keys are kept beyond their jobs", "key")
     return decisions
 
 

@@ -23,13 +23,17 @@ class _Heap:
         heappush(self._heap, (instant, rank, self._serial, entry))
         self.due = min(self.due, instant)
 
-    def pop(self, upto: int) -> tuple[int, Any] | None:
+    def head(self, upto: int) -> int:
+        """The earliest instant not after `upto`, or FOREVER."""
         heap = self._heap
         if heap and heap[0][0] <= upto:
-            instant, _, _, entry = heappop(heap)
-            return instant, entry
+            return heap[0][0]
         self.due = heap[0][0] if heap else FOREVER
-        return None
+        return FOREVER
+
+    def pop(self) -> tuple[int, Any]:
+        instant, _, _, entry = heappop(self._heap)
+        return instant, entry
 
 
 class Calls(_Heap):
@@ -88,7 +92,7 @@ class Calendar(_Heap):
             queue, key = what
             record = queue.keys.records.get(key)
             if record is not None and record.until == instant:
-                kernel.lapse_key(queue, key)
+                queue.keys.strike(key)
         elif kind == "bulk":
             finished = kernel.finished_bulks.get(what)
             if finished is not None and what not in kernel.bulks:

@@ -33,20 +33,26 @@ class CronRecord(msgspec.Struct):
 
 
 def put_cron(kernel: "Kernel", command: PutCron) -> CronInfo:
-    from penstock.kernel.push import push
+    from penstock.kernel.push import push_replacing
 
     spot = (command.tenant, command.spec.name)
     record = kernel.crons.get(spot)
     if record is None and len(kernel.crons) >= kernel.caps.crons:
         raise Overloaded(f"the store holds {kernel.caps.crons} crons", "name")
-    if record is not None and record.config_hash != command.config_hash:
-        remove_pending(kernel, command.tenant, record)
-        record = CronRecord(command.spec, command.config_hash, live=record.live)
-    elif record is None:
+    before = record
+    if record is None or record.config_hash != command.config_hash:
         record = CronRecord(command.spec, command.config_hash)
-    kernel.crons[spot] = record
+    pushed = None
     if command.load is not None:
-        pushed = push(kernel, Push(tenant=command.tenant, loads=(command.load,)))
+        # First what may be refused; the old instants, still there, do not count against bounds.
+        leaving = 0 if before is None or before is record else len(before.pending)
+        whole = Push(tenant=command.tenant, loads=(command.load,))
+        pushed = push_replacing(kernel, whole, leaving)
+    if before is not None and before is not record:
+        remove_pending(kernel, command.tenant, before)
+        record.live = before.live
+    kernel.crons[spot] = record
+    if pushed is not None:
         for instant, (job_id, outcome) in zip(command.instants, pushed.jobs, strict=True):
             if outcome == "created":
                 _adopt(kernel, command.tenant, record, job_id, instant)
@@ -90,14 +96,19 @@ def came_due(kernel: "Kernel", block: Block, offset: int) -> bool:
     else:
         record.live[job_id] = instant
     if spec.limit is not None and record.executions >= spec.limit:
-        remove_pending(kernel, tenant, record)
+        remove_pending(kernel, tenant, record, started=False)
         kernel.crons.pop((tenant, spec.name), None)
     return not skipped
 
 
-def remove_pending(kernel: "Kernel", tenant: str, record: CronRecord) -> None:
-    """Instants that have not started vanish, keys too, so that they may be installed again."""
-    for job_id in [*record.pending, *record.live]:
+def remove_pending(
+    kernel: "Kernel", tenant: str, record: CronRecord, *, started: bool = True
+) -> None:
+    """Instants that no worker has started vanish, keys too, so that they may be installed again.
+
+    `started`: those that came due, too.
+    """
+    for job_id in [*record.pending, *(record.live if started else ())]:
         found = kernel.locate(tenant, job_id)
         if found is None:
             continue
@@ -108,7 +119,7 @@ def remove_pending(kernel: "Kernel", tenant: str, record: CronRecord) -> None:
         for claim in side.keys:
             known = block.queue.keys.records.get(claim.key)
             if known is not None and known.id == job_id:
-                kernel.lapse_key(block.queue, claim.key)
+                block.queue.keys.strike(claim.key)
         if kernel.events is not None:
             tell.one(kernel, "cancelled", block, offset, kernel.now)
         end_one(kernel, block, offset, CANCELLED, kernel.now, forget_now=True)

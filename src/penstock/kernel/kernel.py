@@ -64,7 +64,7 @@ class Kernel:
         self.finished_bulks: dict[tuple[str, str], FinishedBulk] = {}
         self.producers: dict[tuple[str, str], Producer] = {}
         self.crons: dict[tuple[str, str], crons.CronRecord] = {}
-        self.kept_keys = 0  # keys kept for a duration
+        self.kept_keys = 0  # keys that outlive, or may outlive, their jobs
 
         # What lies ahead. The two `due` instants are lower bounds: before them, nothing happens.
         self.expiries: Wheel[str, LeaseRecord] = Wheel()  # elapsed: leases
@@ -136,59 +136,50 @@ class Kernel:
         return steps > 0
 
     def _advance_elapsed(self, steps: int) -> int:
+        """Calls and expiries in the order of their instants; of two at once, the call first."""
         elapsed = self.elapsed
+        calls, expiries = self.calls, self.expiries
         last = 0
         while steps > 0:
-            called = self.calls.pop(elapsed)
-            if called is None:
+            called, expired = calls.head(elapsed), expiries.head(elapsed)
+            instant = min(called, expired)
+            if instant == FOREVER:
                 break
-            if self.unseated and called[0] != last:
-                self.seat_groups()
-            last = called[0]
-            self.calls.carry_out(*called)
-            if self.cascade:
-                run_cascade(self)
-            steps -= 1
-        while steps > 0:
-            expired = self.expiries.pop(elapsed)
-            if expired is None:
-                break
-            instant, lease = expired
             if self.unseated and instant != last:
                 self.seat_groups()
             last = instant
-            if self.leases.get(lease.token) is lease and lease.expires == instant:
-                steps -= lease.count
-                settle.expire_lease(self, lease, self.now - (elapsed - instant))
-                if self.cascade:
-                    run_cascade(self)
             steps -= 1
+            if called <= expired:
+                calls.carry_out(*calls.pop())
+            else:
+                lease = expiries.pop()
+                if self.leases.get(lease.token) is lease and lease.expires == instant:
+                    steps -= lease.count
+                    settle.expire_lease(self, lease, self.now - (elapsed - instant))
+            if self.cascade:
+                run_cascade(self)
         if self.unseated:
             self.seat_groups()
         return max(steps, 0)
 
     def _advance_wall(self, steps: int) -> int:
+        """Promotions, ttls and the calendar in the order of their instants, and in that order."""
         now = self.now
+        promotions, ttls, calendar = self.promotions, self.ttls, self.calendar
         while steps > 0:
-            due = self.promotions.pop(now)
-            if due is None:
+            promoted, expired, noted = promotions.head(now), ttls.head(now), calendar.head(now)
+            instant = min(promoted, expired, noted)
+            if instant == FOREVER:
                 break
-            steps -= self._promote(*due)
+            if promoted == instant:
+                steps -= self._promote(*promotions.pop())
+            elif expired == instant:
+                steps -= self._expire(*ttls.pop())
+            else:
+                calendar.carry_out(*calendar.pop())
+                steps -= 1
             if self.unseated:
                 self.seat_groups()
-        while steps > 0:
-            due = self.ttls.pop(now)
-            if due is None:
-                break
-            steps -= self._expire(*due)
-            if self.unseated:
-                self.seat_groups()
-        while steps > 0:
-            entry = self.calendar.pop(now)
-            if entry is None:
-                break
-            self.calendar.carry_out(*entry)
-            steps -= 1
         return max(steps, 0)
 
     def seat_groups(self) -> None:
@@ -325,18 +316,9 @@ class Kernel:
         self, queue: Queue, job_id: int, claims: tuple[KeyClaim, ...], digest: bytes, at: int
     ) -> None:
         for wanted in claims:
-            before = queue.keys.records.get(wanted.key)
-            if before is not None and before.until:
-                self.kept_keys -= 1
             record = queue.keys.take(wanted, job_id, digest, at)
             if record.until:
-                self.kept_keys += 1
                 self.calendar.add(record.until, "key", (queue, wanted.key))
-
-    def lapse_key(self, queue: Queue, key: str) -> None:
-        record = queue.keys.records.pop(key, None)
-        if record is not None and record.until:
-            self.kept_keys -= 1
 
     def note_ends(self, block: Block, lo: int, hi: int, mask: bytes | None) -> None:
         """Some of these jobs, which just ended, may be waited for."""

@@ -2,13 +2,18 @@
 
 A record stands in the table exactly as long as its key is kept: whoever ends, claims or forgets a
 job strikes out the keys that this frees. Only durations lapse by themselves, and are asked for
-the time.
+the time. The kernel counts the keys that may outlive their jobs: they are capped.
 """
+
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.model.job import KeyClaim
 from penstock.model.policy import KeepKey
+
+if TYPE_CHECKING:
+    from penstock.kernel.kernel import Kernel
 
 
 class KeyRecord(msgspec.Struct):
@@ -18,10 +23,16 @@ class KeyRecord(msgspec.Struct):
     digest: bytes  # of the job's last codec and payload, for `match` after its end
 
 
-class KeyTable:
-    __slots__ = ("records",)
+def outlives(keep: KeepKey) -> bool:
+    """Whether a key kept this way may stand longer than its job lives."""
+    return keep not in ("live", "started")
 
-    def __init__(self) -> None:
+
+class KeyTable:
+    __slots__ = ("_kernel", "records")
+
+    def __init__(self, kernel: "Kernel") -> None:
+        self._kernel = kernel
         self.records: dict[str, KeyRecord] = {}
 
     def find(self, key: str, now: int) -> KeyRecord | None:
@@ -33,12 +44,28 @@ class KeyTable:
     def take(self, claim: KeyClaim, job_id: int, digest: bytes, at: int) -> KeyRecord:
         keep = claim.keep_key
         until = at + keep if isinstance(keep, int) else 0
-        record = self.records[claim.key] = KeyRecord(job_id, keep, until, digest)
+        record = KeyRecord(job_id, keep, until, digest)
+        self.put(claim.key, record)
         return record
+
+    def put(self, key: str, record: KeyRecord) -> None:
+        self.strike(key)
+        self.records[key] = record
+        if outlives(record.keep):
+            self._kernel.kept_keys += 1
+
+    def strike(self, key: str) -> None:
+        record = self.records.pop(key, None)
+        if record is not None and outlives(record.keep):
+            self._kernel.kept_keys -= 1
+
+    def clear(self) -> None:
+        for key in list(self.records):
+            self.strike(key)
 
     def free(self, claims: tuple[KeyClaim, ...], job_id: int, *keeps: str) -> None:
         """Strike out those of a job's keys that are kept in one of these ways."""
         for claim in claims:
             record = self.records.get(claim.key)
             if record is not None and record.id == job_id and record.keep in keeps:
-                del self.records[claim.key]
+                self.strike(claim.key)

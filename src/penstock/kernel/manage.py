@@ -39,7 +39,6 @@ from penstock.kernel.ending import (
     unpin,
     unref,
 )
-from penstock.kernel.keys import KeyTable
 from penstock.kernel.limits import Meter
 from penstock.kernel.settle import drop, started, take_away
 from penstock.model.errors import Conflict, NotFound, Overloaded
@@ -414,8 +413,7 @@ def purge(kernel: "Kernel", command: Purge) -> int:
     queue.order.clear()
     queue.groups.clear()
     kernel.unseated = {g: None for g in kernel.unseated if g.queue is not queue}
-    kernel.kept_keys -= sum(1 for record in queue.keys.records.values() if record.until)
-    queue.keys = KeyTable()
+    queue.keys.clear()
     queue.counts = [0] * COUNTERS
     queue.finished = deque()
     queue.finished_count = 0
@@ -431,6 +429,8 @@ def _purge_sides(kernel: "Kernel", queue: "Queue", block: Block) -> None:
         ended = COUNTER_OF[block.codes[offset]] in ENDED
         if side.dependants and not ended:
             kernel.cascade.append((block.base + offset, CANCELLED, kernel.now, side.dependants))
+        if side.cron is not None:
+            kernel.crons_pending_end(queue.tenant.name, side.cron, block.base + offset)
         if side.depends_on and not ended and block.codes[offset] != HELD:
             unpin(kernel, queue.tenant.name, side.depends_on)
         for place in (side.payload, side.result, side.next.payload if side.next else None):

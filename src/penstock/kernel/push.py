@@ -24,6 +24,7 @@ from penstock.kernel.codes import (
 )
 from penstock.kernel.commands import Load, Push, due
 from penstock.kernel.flows import Dependencies, check_graph, die_of_dependency, resolve
+from penstock.kernel.keys import outlives
 from penstock.kernel.limits import Meter
 from penstock.kernel.replace import identical, replace
 from penstock.model.errors import Conflict, Invalid, Overloaded, RateLimited
@@ -46,6 +47,7 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
             and load.groups is None
             and load.headers is None
             and load.depends_on is None
+            and load.run_at is None
         ):
             tenant = kernel.tenants.get(command.tenant)
             queue = tenant.queues.get(load.queue) if tenant is not None else None
@@ -54,7 +56,12 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
     return _push(kernel, command)
 
 
-def _push(kernel: "Kernel", command: Push) -> Pushed:
+def push_replacing(kernel: "Kernel", command: Push, leaving: int) -> Pushed:
+    """A push in whose wake that many waiting jobs of its queue will vanish."""
+    return _push(kernel, command, leaving)
+
+
+def _push(kernel: "Kernel", command: Push, leaving: int = 0) -> Pushed:
     tenant_name = command.tenant
     producer = None
     if command.producer is not None:
@@ -70,7 +77,7 @@ def _push(kernel: "Kernel", command: Push) -> Pushed:
     _check_ttls(kernel, command.loads)
     batch = _Batch(kernel, tenant_name, command.loads, bulk)
     batch.decide()
-    _check_bounds(kernel, tenant_name, command.loads, batch)
+    _check_bounds(kernel, tenant_name, command.loads, batch, leaving)
     pushed = batch.apply(command.part)
     if command.producer is not None:
         kernel.remember(tenant_name, command.producer, command.sequence, command.content, pushed)
@@ -103,7 +110,7 @@ def _check_ttls(kernel: "Kernel", loads: Sequence[Load]) -> None:
 
 
 def _check_bounds(
-    kernel: "Kernel", tenant_name: str, loads: Sequence[Load], batch: "_Batch"
+    kernel: "Kernel", tenant_name: str, loads: Sequence[Load], batch: "_Batch", leaving: int
 ) -> None:
     tenant = kernel.tenants.get(tenant_name)
     if tenant is None:
@@ -122,13 +129,13 @@ def _check_bounds(
         if queue is None or not queue.bounded or not n:
             continue
         bounds = queue.config.bounds
-        _fits("jobs", queue.live + n, bounds.jobs, f"queue {name!r}")
+        _fits("jobs", queue.live + n - leaving, bounds.jobs, f"queue {name!r}")
         _fits("bytes", queue.bytes + sizes[name], bounds.bytes, f"queue {name!r}")
         if queue.push_meter is not None:
             meters.append((queue.push_meter, n))
     total = sum(jobs.values())
     if total:
-        _fits("jobs", tenant.live + total, tenant.bounds.jobs, "the tenant")
+        _fits("jobs", tenant.live + total - leaving, tenant.bounds.jobs, "the tenant")
         _fits("bytes", tenant.bytes + sum(sizes.values()), tenant.bounds.bytes, "the tenant")
         if tenant.meter is not None:
             meters.append((tenant.meter, total))
@@ -428,7 +435,8 @@ class _Batch:
     def decide(self) -> None:
         kernel = self.kernel
         tenant = kernel.tenants.get(self.tenant_name)
-        self.overlay: dict[tuple[str, str], tuple[int, int] | None] = {}
+        # (queue, key) → who has it by now: an id or −(place in this push + 1), and its digest.
+        self.overlay: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.fresh_keys = 0
         for which, load in enumerate(self.loads):
             if load.keys is None or self.bulk is not None:
@@ -451,31 +459,30 @@ class _Batch:
         claims = load.keys[index]
         digest = load.digest(index)
         for claim in claims:
-            spot = (load.queue, claim.key)
-            if spot in self.overlay:
-                mine = self.overlay[spot]
-                if mine is not None:
-                    return self._against_own(claim, mine, which, index, digest)
-            record = queue.keys.find(claim.key, self.kernel.now) if queue is not None else None
-            if record is not None:
-                assert queue is not None
-                outcome = self._against(queue, claim, record, load, index, digest)
-                if outcome is not None:
-                    return outcome
-        for claim in claims:
-            self.overlay[load.queue, claim.key] = (which, index)
-            if isinstance(claim.keep_key, int):
-                self.fresh_keys += 1
+            mine = self.overlay.get((load.queue, claim.key))
+            if mine is not None:
+                outcome = self._against_own(claim, *mine, digest)
+            else:
+                record = queue.keys.find(claim.key, self.kernel.now) if queue is not None else None
+                if record is None:
+                    continue
+                outcome = self._against(claim, record, load, index, digest)
+            if outcome is None:
+                continue
+            if outcome[0] == UPDATED:
+                self._overlay(load, claims, outcome[1], digest)
+            return outcome
+        place = sum(len(load.ends) for load in self.loads[:which]) + index
+        self._overlay(load, claims, -(place + 1), digest)
+        self.fresh_keys += sum(1 for claim in claims if outlives(claim.keep_key))
         return CREATED, 0
 
+    def _overlay(self, load: Load, claims: tuple[KeyClaim, ...], owner: int, digest: bytes) -> None:
+        for claim in claims:
+            self.overlay[load.queue, claim.key] = (owner, digest)
+
     def _against(
-        self,
-        queue: "Queue",
-        claim: KeyClaim,
-        record: "KeyRecord",
-        load: Load,
-        index: int,
-        digest: bytes,
+        self, claim: KeyClaim, record: "KeyRecord", load: Load, index: int, digest: bytes
     ) -> tuple[int, int] | None:
         """A key that stands in the store; None if the job may be created all the same."""
         if claim.on_conflict == "reject":
@@ -492,22 +499,14 @@ class _Batch:
         return UPDATED, record.id
 
     def _against_own(
-        self, claim: KeyClaim, mine: tuple[int, int], which: int, index: int, digest: bytes
+        self, claim: KeyClaim, owner: int, before: bytes, digest: bytes
     ) -> tuple[int, int]:
-        """A key that an earlier job of this very push took."""
-        first = self.loads[mine[0]]
-        owner = -(self._order(mine) + 1)  # its id is not known yet
-        before = first.digest(mine[1])
+        """A key that an earlier job of this very push took or renewed."""
         if claim.on_conflict == "reject":
             raise Conflict(f"key {claim.key!r} stands twice in this push", "key")
         if claim.on_conflict == "match" and before != digest:
             raise Conflict(f"key {claim.key!r} stands in this push for another payload", "key")
-        if claim.on_conflict != "replace":
-            return IGNORED, owner
-        return UPDATED, owner
-
-    def _order(self, spot: tuple[int, int]) -> int:
-        return sum(len(load.ends) for load in self.loads[: spot[0]]) + spot[1]
+        return (UPDATED if claim.on_conflict == "replace" else IGNORED), owner
 
     # Applying.
 

@@ -76,7 +76,7 @@ class Queue:
         self.lanes: dict[int, Lane] = {}  # by priority
         self.order: list[int] = []  # negated priorities, ascending: the highest first
         self.groups: dict[str, Group] = {}
-        self.keys = KeyTable()
+        self.keys = KeyTable(kernel)
         self.counts = [0] * COUNTERS
         self.ready_clock = 0  # the latest instant at which a job was made ready; never goes back
         self.finished: deque[EndRun] = deque()  # completed, cancelled, expired: by the queue's rule

@@ -365,9 +365,8 @@ def _decode_queue(kernel: "Kernel", state: QueueRecord) -> None:
     if config.bounds.push_rate is not None:
         queue.push_meter = Meter(config.bounds.push_rate, state.push_arrival)
     for key, record in state.keys:
-        queue.keys.records[key] = record
+        queue.keys.put(key, record)
         if record.until:
-            kernel.kept_keys += 1
             kernel.calendar.add(record.until, "key", (queue, key))
     for name, jobs, used, arrival in state.groups:
         group = queue.group(name)

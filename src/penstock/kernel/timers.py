@@ -55,8 +55,8 @@ class Wheel(Generic[Key, Item]):
         if bucket is not None:
             bucket.pop(key, None)
 
-    def pop(self, upto: int) -> tuple[int, Item] | None:
-        """The earliest (instant, item) with an instant not after `upto`, or None."""
+    def head(self, upto: int) -> int:
+        """The earliest instant not after `upto`, or FOREVER."""
         numbers, near = self._numbers, self._near
         while numbers and numbers[0] <= upto >> 8:
             number = heappop(numbers)
@@ -66,17 +66,20 @@ class Wheel(Generic[Key, Item]):
             heapify(near)
             self._opened = number
         if near and near[0][0] <= upto:
-            instant, _, _, item = heappop(near)
-            return instant, item
+            return near[0][0]
         self.due = min(near[0][0] if near else FOREVER, numbers[0] << 8 if numbers else FOREVER)
-        return None
+        return FOREVER
+
+    def pop(self) -> Item:
+        """The item that `head` spoke of."""
+        return heappop(self._near)[3]
 
 
 class Agenda:
     """(instant, id, span) triples in packed coarse buckets, taken in (instant, id) order."""
 
     # Each level's buckets are 64 times as wide; level 0 is 1,024 ms.
-    LEVELS: Final = (10, 16, 22, 28, 34, 62)
+    LEVELS: Final = (10, 16, 22, 28, 34, 40)
 
     __slots__ = ("_buckets", "_near", "_numbers", "_opened", "_size", "_spans", "due")
 
@@ -135,19 +138,22 @@ class Agenda:
             # 10 bits of milliseconds and 53 of id share one word.
             bucket.append((instant & 1023) << 53 | first)
 
-    def pop(self, upto: int) -> tuple[int, int, int] | None:
-        """The earliest (instant, first id, span) with an instant not after `upto`, or None."""
+    def head(self, upto: int) -> int:
+        """The earliest instant not after `upto`, or FOREVER."""
         near, numbers = self._near, self._numbers
-        while True:
-            while numbers and numbers[0][0] <= upto:
-                self._open_next()
-            if near and near[-1][0] <= upto:
-                instant, first = near.pop()
-                self._size -= 1
-                span = self._spans.pop((instant, first), 1) if self._spans else 1
-                return instant, first, span
-            self.due = min(near[-1][0] if near else FOREVER, numbers[0][0] if numbers else FOREVER)
-            return None
+        while numbers and numbers[0][0] <= upto:
+            self._open_next()
+        if near and near[-1][0] <= upto:
+            return near[-1][0]
+        self.due = min(near[-1][0] if near else FOREVER, numbers[0][0] if numbers else FOREVER)
+        return FOREVER
+
+    def pop(self) -> tuple[int, int, int]:
+        """The (instant, first id, span) that `head` spoke of."""
+        instant, first = self._near.pop()
+        self._size -= 1
+        span = self._spans.pop((instant, first), 1) if self._spans else 1
+        return instant, first, span
 
     def _open_next(self) -> None:
         start, level, number = heappop(self._numbers)

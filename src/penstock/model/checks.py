@@ -13,7 +13,7 @@ that is over before `run_at`) is decided in the kernel. `checks_push.py` holds t
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice
-from typing import Final
+from typing import Final, get_args
 
 from penstock.model import payload as payloads
 from penstock.model import schedule as schedules
@@ -38,6 +38,7 @@ from penstock.model.checks_values import (
     show,
 )
 from penstock.model.errors import BatchTooLarge, Invalid
+from penstock.model.event import EventKind
 from penstock.model.job import MAX_BATCH, MAX_ID, Codec, JobError, JobSpec, LogLine
 from penstock.model.lifecycle import State
 from penstock.model.policy import (
@@ -79,6 +80,7 @@ __all__ = [
     "check_specs",
     "check_tenant",
     "check_wait_ms",
+    "check_watch",
 ]
 
 MAX_QUEUES: Final = 1_000  # of one claim
@@ -259,6 +261,18 @@ def check_find(state: object, task: object, tag: object, cursor: object, limit: 
         check_tag(tag, "tag")
     check_int(cursor, "cursor", 0, MAX_ID)
     check_int(limit, "limit", 1, MAX_PAGE)
+
+
+def check_watch(queues: Sequence[str] | None, kinds: Sequence[str] | None) -> None:
+    if queues is not None:
+        check_listed(queues, "queues")
+        for queue in queues:
+            check_queue(queue, "queues")
+    if kinds is not None:
+        check_listed(kinds, "kinds")
+        for kind in kinds:
+            if kind not in get_args(EventKind):
+                raise Invalid(f"{show(kind)} is no kind of event", "kinds")
 
 
 def check_edit(

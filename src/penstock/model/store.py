@@ -209,7 +209,9 @@ class Store(ABC):
 
     async def push_jobs(self, tenant: str, queue: str, jobs: Iterable[JobSpec]) -> Pushed:
         """`push` for jobs said one by one."""
-        return await self.push(tenant, [Run.of(queue, jobs)])
+        from penstock.model.checks import check_specs
+
+        return await self.push(tenant, [Run.of(queue, check_specs(jobs))])
 
     @abstractmethod
     async def open_bulk(

@@ -114,7 +114,8 @@ class EmbeddedStore(Store):
             self._serve()
         if kernel.freed:
             for chunk in kernel.freed:
-                self.payloads.drop(chunk)
+                if chunk not in kernel.chunks:  # else used again by the command that freed it
+                    self.payloads.drop(chunk)
             kernel.freed.clear()
         if self._paced:
             self._pace()
@@ -159,8 +160,8 @@ class EmbeddedStore(Store):
     def _load(self, tenant: str, run: Run) -> c.Load:
         chunk, start = self.payloads.add(f"{tenant}/{run.queue}", run.data)
         option_of: bytes | Sequence[int] | None = run.option_of
-        if option_of is not None and len(run.options) <= 256:
-            option_of = bytes(option_of)
+        if option_of is not None and len(run.options) <= 256 and not isinstance(option_of, bytes):
+            option_of = bytes(list(option_of))  # of an array, bytes() would take the raw memory
         load = c.Load(
             queue=run.queue,
             chunk=chunk,
@@ -358,8 +359,6 @@ class EmbeddedStore(Store):
         checks.check_tenant(tenant)
         checks.check_lease(lease)
         chosen = None if ids is None else checks.check_ids(ids)
-        if results is None:
-            return self._apply(c.Ack(tenant, lease, chosen))  # type: ignore[no-any-return]
         values = checks.check_results(results, codec)
         if not values:
             return self._apply(c.Ack(tenant, lease, chosen))  # type: ignore[no-any-return]
@@ -549,6 +548,7 @@ class EmbeddedStore(Store):
 
     async def cancel(self, tenant: str, ids: Iterable[int], *, discard: bool = False) -> Acked:
         checks.check_tenant(tenant)
+        checks.check_bool(discard, "discard")
         return self._apply(c.Cancel(tenant, checks.check_ids(ids), discard))  # type: ignore[no-any-return]
 
     async def edit(
@@ -710,12 +710,15 @@ class EmbeddedStore(Store):
         queues: Sequence[str] | None = None,
         kinds: Sequence[EventKind] | None = None,
     ) -> AsyncIterator[Event]:
-        checks.check_tenant(tenant)
-        for name in queues or ():
-            checks.check_queue(name)
-        if len(self._watchers) >= self.kernel.caps.subscribers:
-            raise Overloaded(f"{self.kernel.caps.subscribers} watchers are listening")
         watcher = _Watcher(self, tenant, queues, kinds)
+        try:
+            checks.check_tenant(tenant)
+            checks.check_watch(queues, kinds)
+            if len(self._watchers) >= self.kernel.caps.subscribers:
+                raise Overloaded(f"{self.kernel.caps.subscribers} watchers are listening")
+        except PenstockError as error:
+            watcher.end(error)  # told where every other call tells it: when it is awaited
+            return watcher
         self._watchers[watcher] = None
         self._listen()
         return watcher
@@ -840,8 +843,8 @@ class _Watcher(AsyncIterator[Event]):
     ) -> None:
         self._store = store
         self._tenant = tenant
-        self._queues = None if queues is None else frozenset(queues)
-        self._kinds = None if kinds is None else frozenset(kinds)
+        self._queues = queues
+        self._kinds = kinds
         self._backlog: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._ended = False
