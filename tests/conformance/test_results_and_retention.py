@@ -286,6 +286,26 @@ async def test_retention_follows_the_wall_clock(h: Harness) -> None:
     assert await h.get(job_id) is None
 
 
+async def test_a_job_that_ended_after_the_clock_went_back_is_kept_no_longer_than_others(
+    h: Harness,
+) -> None:
+    before = await h.finish("q")
+    dead_before = await h.push("q")
+    await h.fail(await h.lease("q"), dead=True)
+    await h.jump(-HOUR_MS)
+    behind = await h.finish("q")
+    dead_behind = await h.push("q")
+    await h.fail(await h.lease("q"), dead=True)
+    await h.advance(HOUR_MS - 1)
+    assert await h.states([before, behind]) == {"completed": 2}
+    await h.advance(1)
+    assert (await h.state(before), await h.state(behind)) == (State.COMPLETED, None)
+    await h.advance(30 * DAY_MS - HOUR_MS)
+    assert (await h.state(dead_before), await h.state(dead_behind)) == (State.DEAD, None)
+    await h.advance(HOUR_MS)
+    assert await h.get(dead_before) is None
+
+
 @many_jobs
 async def test_what_is_left_of_a_block_is_whole_after_the_rest_is_forgotten(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 900, retain_ms=0)

@@ -4,13 +4,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kernel import tell
+from penstock.kernel.batch import publish
 from penstock.kernel.blocks import MASK, SHIFT, SIZE, Block, Version
 from penstock.kernel.bulks import Bulk, FinishedBulk, HeldPush
 from penstock.kernel.codes import BYTE, COUNTER_OF, ENDED, HELD, LATE, READY, SCHEDULED
 from penstock.kernel.commands import AbortBulk, CommitBulk, OpenBulk, due
 from penstock.kernel.ending import discard_unborn
 from penstock.kernel.keys import outlives
-from penstock.kernel.push import publish
 from penstock.kernel.replace import replace
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
 from penstock.model.job import IdRun, Ids

@@ -7,9 +7,7 @@ wait, passes events on, and lets time pass when nobody calls.
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
@@ -63,11 +61,12 @@ from penstock.model.store import (
     Store,
 )
 from penstock.stores.clock import Clock, ManualClock, SystemClock
+from penstock.stores.loading import bare, content, load_of
 from penstock.stores.payloads import Payloads
 from penstock.stores.waiting import Awaited, Line, Waiter
+from penstock.stores.watching import Watcher
 
 TURN: Final = 1_000  # steps of time that one turn of the loop takes at most
-BACKLOG: Final = 10_000  # events that a watcher may fall behind
 
 
 class EmbeddedStore(Store):
@@ -83,7 +82,7 @@ class EmbeddedStore(Store):
         self.kernel = Kernel(int.from_bytes(os.urandom(8)) if seed is None else seed, caps)
         self.payloads = Payloads()
         self._sink = events
-        self._watchers: dict[_Watcher, None] = {}
+        self._watchers: dict[Watcher, None] = {}
         self._line = Line()
         self._awaited = Awaited()
         self._serial = 0
@@ -152,32 +151,13 @@ class EmbeddedStore(Store):
         if producer is not None:
             command.producer = producer
             command.sequence = sequence or 0
-            command.content = _content(runs, bulk, part)
+            command.content = content(runs, bulk, part)
         if bulk is not None:
             command.bulk, command.part = bulk, part
         return self._apply_loads(command, loads)  # type: ignore[no-any-return]
 
     def _load(self, tenant: str, run: Run) -> c.Load:
-        chunk, start = self.payloads.add(f"{tenant}/{run.queue}", run.data)
-        option_of: bytes | Sequence[int] | None = run.option_of
-        if option_of is not None and len(run.options) <= 256 and not isinstance(option_of, bytes):
-            option_of = bytes(list(option_of))  # of an array, bytes() would take the raw memory
-        load = c.Load(
-            queue=run.queue,
-            chunk=chunk,
-            start=start,
-            ends=run.ends,
-            options=run.options,
-            option_of=option_of,
-            delay_ms=run.delay_ms,
-            run_at=run.run_at,
-            groups=run.groups,
-            headers=run.headers,
-            depends_on=run.depends_on,
-        )
-        if run.keys is not None or run.more_keys is not None:
-            load.keys, load.digests = _keys(run)
-        return load
+        return load_of(run, *self.payloads.add(f"{tenant}/{run.queue}", run.data))
 
     def _apply_loads(self, command: c.Command, loads: Sequence[c.Load]) -> Any:
         """Apply a command whose payloads have been put down; take back those it did not want."""
@@ -368,7 +348,7 @@ class EmbeddedStore(Store):
         for job_id, value in values.items():
             places[job_id] = (chunk, at, at + len(value))
             at += len(value)
-        load = c.Load(queue="", chunk=chunk, start=start, ends=(), options=())
+        load = bare(chunk, start)
         return self._apply_loads(  # type: ignore[no-any-return]
             c.Ack(tenant, lease, chosen, places, codec), [load]
         )
@@ -580,7 +560,7 @@ class EmbeddedStore(Store):
         command.payload = (chunk, start, start + len(payload))
         command.digest = digest(codec, payload)
         command.codec = codec
-        load = c.Load(queue="", chunk=chunk, start=start, ends=(), options=())
+        load = bare(chunk, start)
         self._apply_loads(command, [load])
 
     async def redrive(
@@ -710,7 +690,7 @@ class EmbeddedStore(Store):
         queues: Sequence[str] | None = None,
         kinds: Sequence[EventKind] | None = None,
     ) -> AsyncIterator[Event]:
-        watcher = _Watcher(self, tenant, queues, kinds)
+        watcher = Watcher(self._unwatch, tenant, queues, kinds)
         try:
             checks.check_tenant(tenant)
             checks.check_watch(queues, kinds)
@@ -723,7 +703,7 @@ class EmbeddedStore(Store):
         self._listen()
         return watcher
 
-    def unwatch(self, watcher: "_Watcher") -> None:
+    def _unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
         self._listen()
 
@@ -829,83 +809,3 @@ class EmbeddedStore(Store):
             for name in waiter.queues:
                 self._watch_queue(waiter.tenant, name, True)
         self._listen()
-
-
-class _Watcher(AsyncIterator[Event]):
-    """One listener with a bounded backlog."""
-
-    def __init__(
-        self,
-        store: EmbeddedStore,
-        tenant: str,
-        queues: Sequence[str] | None,
-        kinds: Sequence[EventKind] | None,
-    ) -> None:
-        self._store = store
-        self._tenant = tenant
-        self._queues = queues
-        self._kinds = kinds
-        self._backlog: deque[Event] = deque()
-        self._wake = asyncio.Event()
-        self._ended = False
-        self._error: PenstockError | None = None
-
-    def offer(self, events: list[Event]) -> None:
-        for event in events:
-            if (
-                event.tenant == self._tenant
-                and (self._queues is None or event.queue in self._queues)
-                and (self._kinds is None or event.kind in self._kinds)
-            ):
-                self._backlog.append(event)
-        if len(self._backlog) > BACKLOG:
-            self._backlog.clear()
-            self.end(Overloaded(f"the watcher fell more than {BACKLOG} events behind"))
-        elif self._backlog:
-            self._wake.set()
-
-    def end(self, error: PenstockError | None) -> None:
-        self._ended = True
-        self._error = error
-        self._wake.set()
-        self._store.unwatch(self)
-
-    async def aclose(self) -> None:
-        self.end(None)
-
-    async def __anext__(self) -> Event:
-        while not self._backlog:
-            if self._ended:
-                if self._error is not None:
-                    raise self._error
-                raise StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
-        return self._backlog.popleft()
-
-
-def _keys(run: Run) -> tuple[list[tuple[KeyClaim, ...]], bytes]:
-    """The keys that each job wants, and a digest of each payload to compare by."""
-    claims: list[tuple[KeyClaim, ...]] = []
-    digests = bytearray()
-    for index, payload in enumerate(run.payloads()):
-        options = run.options[0 if run.option_of is None else run.option_of[index]]
-        mine: tuple[KeyClaim, ...] = ()
-        key = run.keys[index] if run.keys is not None else None
-        if key is not None:
-            mine = (KeyClaim(key, options.on_conflict, options.keep_key),)
-        if run.more_keys is not None:
-            mine += tuple(run.more_keys[index])
-        claims.append(mine)
-        digests += digest(options.codec, payload) if mine else bytes(16)
-    return claims, bytes(digests)
-
-
-def _content(runs: Sequence[Run], bulk: str | None, part: str) -> bytes:
-    """A digest of everything that a push says, to tell a repeat from another push."""
-    whole = blake2b(digest_size=16)
-    whole.update(msgspec.msgpack.encode((bulk, part)))
-    for run in runs:
-        said = [getattr(run, field) for field in run.__struct_fields__ if field != "ends"]
-        whole.update(msgspec.msgpack.encode([*said, list(run.ends)]))
-    return whole.digest()

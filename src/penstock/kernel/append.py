@@ -1,0 +1,266 @@
+"""Jobs without anything of their own go into the packed columns, by whole runs.
+
+Nothing here is done per job where jobs are alike: 1,000 jobs cost a few extensions of byte arrays.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.kernel import tell
+from penstock.kernel.blocks import SIZE, Block
+from penstock.kernel.codes import BYTE, FIRST_CLASS, HELD, LIFO, READY, SCHEDULED
+from penstock.kernel.commands import Load, due
+from penstock.model.store import PushedRun
+
+if TYPE_CHECKING:
+    from penstock.kernel.kernel import Kernel
+    from penstock.kernel.queue import Queue
+
+
+def append_plain(
+    kernel: "Kernel", queue: "Queue", load: Load, first: int | None = None
+) -> PushedRun:
+    """Jobs without anything of their own, by whole columns. `first`: where ids are reserved."""
+    ends = load.ends
+    n = len(ends)
+    now = kernel.now
+    if first is None:
+        first = queue.reserve(n)
+    if now >= queue.ready_clock:
+        queue.ready_clock = now
+        ready = 0  # as created
+    else:
+        ready = queue.ready_clock
+    delayed = load.delay_ms is not None or load.run_at is not None
+    if n == 1 and not delayed and load.option_of is None:
+        _append_single(kernel, queue, load, first, now, ready)
+    elif delayed:
+        _append_delayed(kernel, queue, load, first, now, ready)
+    else:
+        index = 0
+        while index < n:
+            block = queue.block_for(first + index)
+            m = min(n - index, SIZE - len(block.codes))
+            _append_run(kernel, queue, block, load, index, m, now, ready)
+            index += m
+    chunks = kernel.chunks
+    chunks[load.chunk] = chunks.get(load.chunk, 0) + n
+    if queue.bounded:
+        raise_bounds(queue, n, ends[-1])
+    if kernel.events is not None:
+        tell.pushed(kernel, queue, first, n)
+    if queue.watched:
+        kernel.stirred[queue] = None
+    return PushedRun(first, n)
+
+
+def append_held(kernel: "Kernel", queue: "Queue", load: Load, first: int) -> PushedRun:
+    """The same for jobs of a bulk: they lie in their places, held."""
+    n = len(load.ends)
+    index = 0
+    while index < n:
+        block = queue.block_for(first + index)
+        m = min(n - index, SIZE - len(block.codes))
+        position = len(block.codes)
+        if load.option_of is None:
+            extend_options(block, block.option(load.options[0]), m)
+        else:
+            part = load.option_of[index : index + m]
+            numbers = {which: block.option(load.options[which]) for which in sorted(set(part))}
+            block.opts.extend(numbers[which] for which in part)
+        block.codes += BYTE[HELD] * m
+        block.note_created(position, kernel.now)
+        if block.due_ms:
+            block.note_due(position, 0)
+        _append_payloads(block, load, index, m, position)
+        block.live += m
+        index += m
+    queue.counts[HELD] += n
+    kernel.chunks[load.chunk] = kernel.chunks.get(load.chunk, 0) + n
+    if queue.bounded:
+        raise_bounds(queue, n, load.ends[-1])
+    if kernel.events is not None:
+        tell.pushed(kernel, queue, first, n, held=True)
+    return PushedRun(first, n)
+
+
+def raise_bounds(queue: "Queue", n: int, size: int) -> None:
+    queue.bytes += size
+    queue.tenant.live += n
+    queue.tenant.bytes += size
+
+
+def _append_single(
+    kernel: "Kernel", queue: "Queue", load: Load, job_id: int, now: int, ready: int
+) -> None:
+    block = queue.block_for(job_id)
+    position = len(block.codes)
+    options = load.options[0]
+    index = block.last_index if options is block.last_options else block.option(options)
+    code = block.code_of[index]
+    block.codes.append(code)
+    block.opts.append(index)
+    if not block.created_ms or block.created_ms[-1] != now:
+        block.created_pos.append(position)
+        block.created_ms.append(now)
+    if ready or block.due_ms:
+        block.note_due(position, ready)
+    append_payload(block, position, load.chunk, load.start, load.ends[0])
+    block.live += 1
+    queue.counts[READY] += 1
+    if code < FIRST_CLASS:
+        lane = queue.lane(options.priority)
+        (lane.put_lifo if code == LIFO else lane.put)(ready or now, job_id)
+    if options.ttl_ms is not None:
+        kernel.expire_at(now + options.ttl_ms, job_id, 1)
+
+
+def append_payload(block: Block, position: int, chunk: int, start: int, size: int) -> None:
+    """One payload at the end of the columns; it goes on with the last record if it can."""
+    if block.pay_chunk and block.pay_chunk[-1] == chunk and position > block.pay_pos[-1]:
+        before = block.ends[-1]
+        if start == block.pay_origin[-1] + before:
+            block.ends.append(before + size)
+            return
+    block.note_payload(position, chunk, start)
+    block.ends.append(size)
+
+
+def _append_run(
+    kernel: "Kernel",
+    queue: "Queue",
+    block: Block,
+    load: Load,
+    index: int,
+    m: int,
+    now: int,
+    ready: int,
+) -> None:
+    """m ready jobs from `index` on, all into this block."""
+    position = len(block.codes)
+    option_of = load.option_of
+    if option_of is None:
+        number = block.option(load.options[0])
+        code = block.code_of[number]
+        block.codes += BYTE[code] * m
+        extend_options(block, number, m)
+        if code < FIRST_CLASS:
+            lane = queue.lane(load.options[0].priority)
+            (lane.put_lifo if code == LIFO else lane.put)(ready or now, block.base + position, m)
+    else:
+        _append_mixed(queue, block, load, index, m, ready or now)
+    block.note_created(position, now)
+    if ready or block.due_ms:
+        block.note_due(position, ready)
+    _append_payloads(block, load, index, m, position)
+    block.live += m
+    queue.counts[READY] += m
+    for options in load.options:
+        if options.ttl_ms is not None:
+            kernel.expire_at(now + options.ttl_ms, block.base + position, m)
+
+
+def extend_options(block: Block, number: int, m: int) -> None:
+    if isinstance(block.opts, bytearray):
+        block.opts += BYTE[number] * m
+    else:
+        block.opts.extend([number] * m)
+
+
+def _append_mixed(queue: "Queue", block: Block, load: Load, index: int, m: int, ready: int) -> None:
+    """Codes and option indices of jobs with several option sets, by translation tables."""
+    assert load.option_of is not None
+    part = load.option_of[index : index + m]
+    position = len(block.codes)
+    used = sorted(set(part))
+    numbers = {which: block.option(load.options[which]) for which in used}
+    if isinstance(block.opts, bytearray) and isinstance(part, bytes):
+        to_number, to_code = bytearray(256), bytearray(256)
+        for which, number in numbers.items():
+            to_number[which] = number
+            to_code[which] = block.code_of[number]
+        block.opts += part.translate(to_number)
+        block.codes += part.translate(to_code)
+    else:
+        block.opts.extend(numbers[which] for which in part)
+        block.codes.extend(block.code_of[numbers[which]] for which in part)
+    if all(block.code_of[number] >= FIRST_CLASS for number in numbers.values()):
+        return
+    for offset in range(position, position + m):
+        code = block.codes[offset]
+        if code < FIRST_CLASS:
+            lane = queue.lane(block.options[block.opts[offset]].priority)
+            (lane.put_lifo if code == LIFO else lane.put)(ready, block.base + offset)
+
+
+def _append_payloads(block: Block, load: Load, index: int, m: int, position: int) -> None:
+    ends = load.ends
+    if index == 0:
+        block.note_payload(position, load.chunk, load.start)
+        block.ends.extend(ends if m == len(ends) else ends[:m])
+    else:
+        before = ends[index - 1]
+        block.note_payload(position, load.chunk, load.start + before)
+        block.ends.extend([end - before for end in ends[index : index + m]])
+
+
+def _append_delayed(
+    kernel: "Kernel", queue: "Queue", load: Load, first: int, now: int, ready: int
+) -> None:
+    """Jobs that may lie ahead: one instant for all, or one each."""
+    n = len(load.ends)
+    index = 0
+    while index < n:
+        block = queue.block_for(first + index)
+        m = min(n - index, SIZE - len(block.codes))
+        position = len(block.codes)
+        block.note_created(position, now)
+        _append_payloads(block, load, index, m, position)
+        block.live += m
+        at = index
+        while at < index + m:
+            until = due(load.run_at, load.delay_ms, at, now)
+            alike = at + 1
+            if load.option_of is None and _one_for_all(load):
+                alike = index + m
+            _append_due(kernel, queue, block, load, at, alike - at, now, until, ready)
+            at = alike
+        for options in load.options:
+            if options.ttl_ms is not None:
+                kernel.expire_at(now + options.ttl_ms, block.base + position, m)
+        index += m
+
+
+def _one_for_all(load: Load) -> bool:
+    return not isinstance(load.delay_ms, Sequence) and not isinstance(load.run_at, Sequence)
+
+
+def _append_due(
+    kernel: "Kernel",
+    queue: "Queue",
+    block: Block,
+    load: Load,
+    index: int,
+    m: int,
+    now: int,
+    until: int | None,
+    ready: int,
+) -> None:
+    """m jobs with one option set that are due at `until` (None: now)."""
+    position = len(block.codes)
+    options = load.option(index)
+    number = block.option(options)
+    extend_options(block, number, m)
+    if until is not None:
+        block.codes += BYTE[SCHEDULED] * m
+        block.note_due(position, until)
+        queue.counts[SCHEDULED] += m
+        kernel.promote_at(until, block.base + position, m)
+        return
+    code = block.code_of[number]
+    block.codes += BYTE[code] * m
+    block.note_due(position, ready)
+    queue.counts[READY] += m
+    if code < FIRST_CLASS:
+        lane = queue.lane(options.priority)
+        (lane.put_lifo if code == LIFO else lane.put)(ready or now, block.base + position, m)

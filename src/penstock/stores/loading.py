@@ -1,0 +1,65 @@
+"""From what a producer says to what the kernel is told: runs become loads."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from penstock.kernel.commands import Load
+from penstock.model.job import KeyClaim, Run
+from penstock.model.payload import digest
+
+
+def load_of(run: Run, chunk: int, start: int) -> Load:
+    """A run whose payloads lie in that chunk from `start` on."""
+    option_of: bytes | Sequence[int] | None = run.option_of
+    if option_of is not None and len(run.options) <= 256 and not isinstance(option_of, bytes):
+        option_of = bytes(list(option_of))  # of an array, bytes() would take the raw memory
+    load = Load(
+        queue=run.queue,
+        chunk=chunk,
+        start=start,
+        ends=run.ends,
+        options=run.options,
+        option_of=option_of,
+        delay_ms=run.delay_ms,
+        run_at=run.run_at,
+        groups=run.groups,
+        headers=run.headers,
+        depends_on=run.depends_on,
+    )
+    if run.keys is not None or run.more_keys is not None:
+        load.keys, load.digests = _keys(run)
+    return load
+
+
+def bare(chunk: int, start: int) -> Load:
+    """Bytes that are no run of jobs: results, an edited payload."""
+    return Load(queue="", chunk=chunk, start=start, ends=(), options=())
+
+
+def _keys(run: Run) -> tuple[list[tuple[KeyClaim, ...]], bytes]:
+    """The keys that each job wants, and a digest of each payload to compare by."""
+    claims: list[tuple[KeyClaim, ...]] = []
+    digests = bytearray()
+    for index, payload in enumerate(run.payloads()):
+        options = run.options[0 if run.option_of is None else run.option_of[index]]
+        mine: tuple[KeyClaim, ...] = ()
+        key = run.keys[index] if run.keys is not None else None
+        if key is not None:
+            mine = (KeyClaim(key, options.on_conflict, options.keep_key),)
+        if run.more_keys is not None:
+            mine += tuple(run.more_keys[index])
+        claims.append(mine)
+        digests += digest(options.codec, payload) if mine else bytes(16)
+    return claims, bytes(digests)
+
+
+def content(runs: Sequence[Run], bulk: str | None, part: str) -> bytes:
+    """A digest of everything that a push says, to tell a repeat from another push."""
+    whole = blake2b(digest_size=16)
+    whole.update(msgspec.msgpack.encode((bulk, part)))
+    for run in runs:
+        said = [getattr(run, field) for field in run.__struct_fields__ if field != "ends"]
+        whole.update(msgspec.msgpack.encode([*said, list(run.ends)]))
+    return whole.digest()
