@@ -75,7 +75,7 @@ class _World:
 async def _restarted(url: str, store: Any) -> Store:
     """The store as it is after its process ended and began anew, from what it keeps."""
     if url == "memory://":
-        store.rebuild()
+        store.engine.rebuild()
     elif url != "oracle://":
         raise NotImplementedError(f"how does {url} restart?")
     return store  # type: ignore[no-any-return]

@@ -177,7 +177,7 @@ def _retain(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
             forget_run(kernel, run)
             return
         _file(queue.dead, run)
-        if not queue.retention_due:
+        if not queue.retention_due or run is queue.dead[0]:
             schedule_retention(kernel, queue)
         return
     if not config.retain_ms or not config.retain_count:
@@ -187,7 +187,7 @@ def _retain(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
     queue.finished_count += run.count
     if queue.finished_count > config.retain_count:
         trim_finished(kernel, queue)
-    if not queue.retention_due:
+    if not queue.retention_due or (queue.finished and run is queue.finished[0]):
         schedule_retention(kernel, queue)
 
 

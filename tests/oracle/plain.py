@@ -1,0 +1,146 @@
+"""Answers as plain values that can be compared: ids renamed, what may differ left out.
+
+Left out are lease tokens, the wording of errors that the store itself words, and the order of ids
+where the contract gives none.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.model.errors import PenstockError
+from penstock.model.job import Job, JobError, Lease, LogLine
+from penstock.model.store import (
+    Acked,
+    BulkInfo,
+    CronInfo,
+    Explanation,
+    Extended,
+    Failed,
+    Pushed,
+    QueueInfo,
+    Redriven,
+    Released,
+    Result,
+)
+
+Rename = Callable[[int], int]
+
+WORDED_BY_THE_STORE = frozenset({"lease_expired", "timeout", "dependency_failed"})
+
+
+def plain(answer: Any, rename: Rename) -> Any:
+    match answer:
+        case PenstockError():
+            field = answer.field.rpartition(".")[2] if answer.code == "invalid" else ""
+            return {"error": answer.code, "field": field}
+        case Pushed():
+            return [(rename(job_id), outcome) for job_id, outcome in answer.jobs]
+        case Lease():
+            return {
+                "queue": answer.queue,
+                "expires_at": answer.expires_at,
+                "jobs": [claimed(job, rename) for job in answer.jobs],
+            }
+        case Acked():
+            return {"acked": renamed(answer.acked, rename), "lost": renamed(answer.lost, rename)}
+        case Released():
+            return {
+                "released": renamed(answer.released, rename),
+                "lost": renamed(answer.lost, rename),
+            }
+        case Failed():
+            jobs = [(rename(job.id), job.state.value, job.run_at) for job in answer.jobs]
+            return {"jobs": sorted(jobs), "lost": renamed(answer.lost, rename)}
+        case Extended():
+            return {"expires_at": answer.expires_at, "lost": renamed(answer.lost, rename)}
+        case Redriven():
+            return {
+                "ids": [rename(job_id) for job_id in answer.ids],
+                "conflicts": [rename(job_id) for job_id in answer.conflicts],
+            }
+        case Result():
+            return {
+                "state": answer.state.value,
+                "value": (answer.value, answer.codec),
+                "error": None if answer.error is None else error_of(answer.error),
+                "dead_reason": answer.dead_reason,
+            }
+        case Explanation():
+            return {"state": answer.state.value, "reasons": answer.reasons}
+        case QueueInfo():
+            return {
+                "queue": answer.queue,
+                "config": answer.config,
+                "counts": {state.value: n for state, n in answer.counts.items() if n},
+                "oldest_ready_ms": answer.oldest_ready_ms,
+                "groups": answer.groups,
+            }
+        case Job():
+            return known(answer, rename)
+        case BulkInfo() | CronInfo() | LogLine() | str() | int() | None:
+            return answer
+        case list():
+            return [plain(each, rename) for each in answer]
+        case _:
+            raise TypeError(f"no plain form of {answer!r}")
+
+
+def renamed(ids: Any, rename: Rename) -> list[int]:
+    return sorted(rename(job_id) for job_id in ids)
+
+
+def claimed(job: Job, rename: Rename) -> dict[str, Any]:
+    """What a claim tells of a job."""
+    return {
+        "id": rename(job.id),
+        "payload": job.payload,
+        "options": job.options,
+        "attempt": job.attempt,
+        "created_at": job.created_at,
+        "run_at": job.run_at,
+        "key": job.key,
+        "group": job.group,
+        "headers": job.headers,
+        "depends_on": [rename(dep) for dep in job.depends_on],
+        "priority": job.priority,
+    }
+
+
+def known(job: Job, rename: Rename) -> dict[str, Any]:
+    """Everything that is known of a job."""
+    return claimed(job, rename) | {
+        "queue": job.queue,
+        "state": job.state.value,
+        "dead_reason": job.dead_reason,
+        "lease_expires_at": job.lease_expires_at,
+        "last_heartbeat": job.last_heartbeat,
+        "worker": job.worker,
+        "progress": (job.progress, job.progress_message),
+        "result": (job.result, job.result_codec),
+        "errors": [error_of(error) for error in job.errors],
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+        "dependants": renamed(job.dependants, rename),
+    }
+
+
+def error_of(error: JobError) -> tuple[Any, ...]:
+    message = "" if error.kind in WORDED_BY_THE_STORE else error.message
+    return (error.kind, message, error.trace, error.at, error.worker, error.attempt)
+
+
+def difference(left: Any, right: Any, path: str = "") -> list[str]:
+    """The places at which two plain values differ."""
+    if left == right:
+        return []
+    if isinstance(left, dict) and isinstance(right, dict):
+        found = []
+        for key in [*left, *(key for key in right if key not in left)]:
+            found += difference(left.get(key), right.get(key), f"{path}.{key}")
+        return found
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        found = []
+        for index, (one, other) in enumerate(zip(left, right, strict=True)):
+            found += difference(one, other, f"{path}[{index}]")
+        return found
+    return [f"{path or 'answer'}: oracle {left!r}, store {right!r}"]
