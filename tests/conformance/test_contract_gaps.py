@@ -14,9 +14,9 @@ import pytest
 from penstock.model.errors import Conflict, Invalid, Overloaded, PenstockError, by_code
 from penstock.model.job import JobSpec
 from penstock.model.lifecycle import TRANSITIONS, State
-from penstock.model.policy import Bounds
+from penstock.model.policy import Bounds, Limits, Rate
 from penstock.model.schedule import CronSpec, Daily, Every
-from tests.conformance.harness import AT_ONCE, Harness, after
+from tests.conformance.harness import AT_ONCE, Harness, after, many_jobs
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -142,6 +142,29 @@ async def test_what_fell_due_unnoticed_takes_effect_in_the_order_of_its_instants
     await h.lease("l", lease_ms=100)
     h.clock.advance(300)
     assert await h.claimed("d", 2) == [first, second]
+
+
+async def test_a_newcomer_does_not_take_the_token_that_a_waiting_claim_waits_for(
+    h: Harness,
+) -> None:
+    await h.configure("q", limits=Limits(rate=Rate(tokens=1, per_ms=1_000)))
+    ids = await h.push_alike("q", 3)
+    assert await h.claimed("q") == ids[:1]
+    waiting = await h.start(h.lease("q", wait_ms=HOUR))
+    h.clock.advance(1_000)
+    assert await h.claim("q") is None
+    assert (await h.told(waiting)).ids == ids[1:2]
+
+
+@many_jobs
+async def test_more_than_a_thousand_queues_survive_a_restart(h: Harness) -> None:
+    ids = [await h.push(f"q{n}") for n in range(1_100)]
+    await h.restart()
+    assert [info.queue for info in await h.store.queues(h.name)] == sorted(
+        f"q{n}" for n in range(1_100)
+    )
+    assert await h.states(ids) == {"ready": 1_100}
+    assert await h.claimed("q7") == ids[7:8]
 
 
 # -- bounds --------------------------------------------------------------------------------------

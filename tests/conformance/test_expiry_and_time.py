@@ -412,6 +412,17 @@ async def test_lifo_pushes_keep_their_order_over_a_clock_that_goes_back(h: Harne
     assert await h.claimed("q", 2) == [new, old]
 
 
+async def test_a_delayed_push_does_not_hold_back_those_after_the_clock_went_back(
+    h: Harness,
+) -> None:
+    await h.push("q", delay_ms=2 * HOUR)
+    await h.jump(-HOUR)
+    delayed = await h.push("q", delay_ms=10)
+    ready = await h.push("q")
+    await h.advance(10)
+    assert await h.claimed("q", 3) == [ready, delayed]
+
+
 async def test_a_retry_waits_by_the_wall_clock(h: Harness) -> None:
     job_id = await h.push("q", backoff=after(HOUR))
     await h.fail(await h.lease("q"))

@@ -253,6 +253,21 @@ async def test_an_edited_priority_keeps_the_ready_instant(h: Harness) -> None:
     assert await h.claimed("q", 2) == [old, high]
 
 
+async def test_an_edited_priority_keeps_the_place_of_a_delayed_job_that_became_due(
+    h: Harness,
+) -> None:
+    ids = (await h.push_many("q", [{"delay_ms": 30}, {"delay_ms": 30}, {}])).ids
+    due = h.now + 30
+    h.clock.advance(10)
+    before = await h.push("q", priority=5)
+    await h.advance(40)
+    await h.store.edit(h.name, ids[0], priority=5)
+    assert (await h.job(ids[0])).run_at == due
+    jobs = (await h.lease("q", 10)).jobs
+    assert [job.id for job in jobs] == [before, ids[0], ids[2], ids[1]]
+    assert jobs[1].run_at == due
+
+
 async def test_an_edited_payload_keeps_its_place(h: Harness) -> None:
     ids = await h.push_alike("q", 10)
     h.clock.advance(1)

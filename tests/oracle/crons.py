@@ -117,7 +117,7 @@ def of_job(world: World, job: OracleJob) -> OracleCron | None:
 
 def cancel_missed(world: World) -> None:
     """Of several instants that come due at once only some run."""
-    for cron in world.crons.values():
+    for cron in list(world.crons.values()):
         due = [
             world.jobs[job_id]
             for instant, job_id in cron.instants

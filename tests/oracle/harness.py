@@ -12,6 +12,9 @@ from tests.oracle.store import OracleStore
 
 SEED: Final = 20_231_114  # of the jitter
 
+# The oracle's ids are greater than any other number in a call, so that none is taken for another.
+ORACLE_IDS: Final = 2**50
+
 Open = Callable[[ManualClock, Caps], Awaitable[Store]]
 
 
@@ -49,4 +52,4 @@ TWIN: Final = Subject("twin", open_twin, as_it_is)
 
 
 async def open_oracle(clock: ManualClock, caps: Caps = DEFAULT_CAPS) -> OracleStore:
-    return OracleStore(clock=clock, caps=caps, seed=SEED)
+    return OracleStore(clock=clock, caps=caps, seed=SEED, first_id=ORACLE_IDS)

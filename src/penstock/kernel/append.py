@@ -32,9 +32,7 @@ def append_plain(
     else:
         ready = queue.ready_clock
     delayed = load.delay_ms is not None or load.run_at is not None
-    if n == 1 and not delayed and load.option_of is None:
-        _append_single(kernel, queue, load, first, now, ready)
-    elif delayed:
+    if delayed:
         _append_delayed(kernel, queue, load, first, now, ready)
     else:
         index = 0
@@ -90,39 +88,67 @@ def raise_bounds(queue: "Queue", n: int, size: int) -> None:
     queue.tenant.bytes += size
 
 
-def _append_single(
-    kernel: "Kernel", queue: "Queue", load: Load, job_id: int, now: int, ready: int
-) -> None:
-    block = queue.block_for(job_id)
-    position = len(block.codes)
+def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
+    """One ready job: the hot path of single pushes, written flat because calls cost more."""
+    now = kernel.now
+    block = queue.open
+    if block is None or len(block.codes) == SIZE:
+        block = queue.block_for(queue.reserve(1))
+    codes = block.codes
+    position = len(codes)
+    job_id = block.base + position
     options = load.options[0]
     index = block.last_index if options is block.last_options else block.option(options)
     code = block.code_of[index]
-    block.codes.append(code)
+    codes.append(code)
     block.opts.append(index)
-    if not block.created_ms or block.created_ms[-1] != now:
+    created = block.created_ms
+    if not created or created[-1] != now:
         block.created_pos.append(position)
-        block.created_ms.append(now)
+        created.append(now)
+    ready = 0  # as created
+    if now >= queue.ready_clock:
+        queue.ready_clock = now
+    else:
+        ready = queue.ready_clock
     if ready or block.due_ms:
         block.note_due(position, ready)
-    append_payload(block, position, load.chunk, load.start, load.ends[0])
+    size = load.ends[0]
+    chunk = load.chunk
+    ends = block.ends
+    if (
+        block.pay_chunk
+        and block.pay_chunk[-1] == chunk
+        and load.start == block.pay_origin[-1] + ends[-1]
+    ):
+        ends.append(ends[-1] + size)
+    else:
+        block.note_payload(position, chunk, load.start, 0)
+        ends.append(size)
     block.live += 1
+    chunks = kernel.chunks
+    chunks[chunk] = chunks.get(chunk, 0) + 1
     queue.counts[READY] += 1
     if code < FIRST_CLASS:
         lane = queue.lane(options.priority)
         (lane.put_lifo if code == LIFO else lane.put)(ready or now, job_id)
     if options.ttl_ms is not None:
         kernel.expire_at(now + options.ttl_ms, job_id, 1)
+    if kernel.events is not None:
+        tell.pushed(kernel, queue, job_id, 1)
+    if queue.watched:
+        kernel.stirred[queue] = None
+    return PushedRun(job_id, 1)
 
 
 def append_payload(block: Block, position: int, chunk: int, start: int, size: int) -> None:
     """One payload at the end of the columns; it goes on with the last record if it can."""
-    if block.pay_chunk and block.pay_chunk[-1] == chunk and position > block.pay_pos[-1]:
+    if block.pay_chunk and block.pay_chunk[-1] == chunk:
         before = block.ends[-1]
         if start == block.pay_origin[-1] + before:
             block.ends.append(before + size)
             return
-    block.note_payload(position, chunk, start)
+    block.note_payload(position, chunk, start, 0)
     block.ends.append(size)
 
 
@@ -195,13 +221,9 @@ def _append_mixed(queue: "Queue", block: Block, load: Load, index: int, m: int, 
 
 def _append_payloads(block: Block, load: Load, index: int, m: int, position: int) -> None:
     ends = load.ends
-    if index == 0:
-        block.note_payload(position, load.chunk, load.start)
-        block.ends.extend(ends if m == len(ends) else ends[:m])
-    else:
-        before = ends[index - 1]
-        block.note_payload(position, load.chunk, load.start + before)
-        block.ends.extend([end - before for end in ends[index : index + m]])
+    before = ends[index - 1] if index else 0
+    block.note_payload(position, load.chunk, load.start, before)
+    block.ends.extend(ends if m == len(ends) else ends[index : index + m])
 
 
 def _append_delayed(

@@ -100,45 +100,19 @@ class Entry:
         self.cursor = cursor
 
 
-class EndRun:
+class EndRun(msgspec.Struct, gc=False, eq=False):
     """Jobs of one block that ended together: what retention counts and look-ups read."""
 
-    __slots__ = (
-        "at",
-        "block",
-        "code",
-        "count",
-        "deadline",
-        "hi",
-        "lo",
-        "mask",
-        "started_at",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        block: "Block",
-        lo: int,
-        hi: int,
-        mask: bytes | None,
-        count: int,
-        code: int,
-        at: int,
-        started_at: int,
-        worker: str | None,
-        deadline: int | None,
-    ) -> None:
-        self.block = block
-        self.lo = lo
-        self.hi = hi
-        self.mask = mask  # None: every offset from lo to hi
-        self.count = count
-        self.code = code
-        self.at = at
-        self.started_at = started_at  # 0: never claimed
-        self.worker = worker
-        self.deadline = deadline  # of an explicit retain; None: by the queue
+    block: "Block"
+    lo: int
+    hi: int
+    mask: bytes | None  # None: every offset from lo to hi
+    count: int
+    code: int
+    at: int
+    started_at: int  # 0: never claimed
+    worker: str | None
+    deadline: int | None  # of an explicit retain; None: by the queue
 
 
 class Block:
@@ -163,6 +137,7 @@ class Block:
         "option_index",
         "options",
         "opts",
+        "pay_begin",
         "pay_chunk",
         "pay_origin",
         "pay_pos",
@@ -192,6 +167,7 @@ class Block:
         self.pay_pos = array("H")
         self.pay_chunk = array("q")
         self.pay_origin = array("I")
+        self.pay_begin = array("I")
         # (lo, hi, committed at, due): held jobs published later; they override the columns above.
         self.commits: list[tuple[int, int, int, int]] = []
         self.sides: dict[int, Side] = {}
@@ -256,8 +232,10 @@ class Block:
             self.note_due(position, at)
         return True
 
-    def note_payload(self, position: int, chunk: int, origin: int) -> None:
+    def note_payload(self, position: int, chunk: int, origin: int, begin: int) -> None:
+        """From `position` on, ends count from `origin` in that chunk; the first begins at begin."""
         self.pay_pos.append(position)
+        self.pay_begin.append(begin)
         self.pay_chunk.append(chunk)
         self.pay_origin.append(origin)
 
@@ -322,7 +300,8 @@ class Block:
         """Where the payload lies that the job was first pushed with."""
         record = bisect_right(self.pay_pos, offset) - 1
         origin = self.pay_origin[record]
-        begin = self.ends[offset - 1] if offset > self.pay_pos[record] else 0
+        first = offset == self.pay_pos[record]
+        begin = self.pay_begin[record] if first else self.ends[offset - 1]
         return self.pay_chunk[record], origin + begin, origin + self.ends[offset]
 
     def side(self, offset: int) -> Side:

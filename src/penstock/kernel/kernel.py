@@ -46,12 +46,48 @@ Handler = Callable[["Kernel", Any], Any]
 
 
 class Kernel:
+    __slots__ = (
+        "awaited",
+        "blocks",
+        "bulks",
+        "calendar",
+        "calls",
+        "caps",
+        "cascade",
+        "chunks",
+        "crons",
+        "elapsed",
+        "elapsed_due",
+        "ends",
+        "events",
+        "expiries",
+        "finished_bulks",
+        "freed",
+        "kept_keys",
+        "leases",
+        "next_block",
+        "now",
+        "position",
+        "producers",
+        "promotions",
+        "queue_count",
+        "seed",
+        "stirred",
+        "sweep_at",
+        "tenants",
+        "ttls",
+        "unborn",
+        "unseated",
+        "wall_due",
+        "watching",
+    )
+
     def __init__(self, seed: int, caps: Caps = DEFAULT_CAPS) -> None:
         self.seed = seed
         self.caps = caps
         self.now = 0
         self.elapsed = 0
-        self.position = 0  # commands applied
+        self.position = 0  # of this command in the store's history; told by whoever drives us
 
         self.next_block = 0
         self.blocks: dict[int, Block] = {}
@@ -67,7 +103,7 @@ class Kernel:
         self.kept_keys = 0  # keys that outlive, or may outlive, their jobs
 
         # What lies ahead. The two `due` instants are lower bounds: before them, nothing happens.
-        self.expiries: Wheel[str, LeaseRecord] = Wheel()  # elapsed: leases
+        self.expiries = Wheel()  # elapsed: leases
         self.calls = Calls(self)  # elapsed: timeouts, group rates, bulk deadlines
         self.promotions = Agenda()  # wall: delays and retries
         self.ttls = Agenda()  # wall
@@ -92,12 +128,11 @@ class Kernel:
 
     def apply(self, command: c.Command, now: int, elapsed: int) -> Any:
         """Let time pass to that instant, then carry out the command. Errors change nothing more."""
-        self.position += 1
         self.now = now
         self.elapsed = max(self.elapsed, elapsed)
-        if isinstance(command, c.Tick):
-            return self.advance(command.steps)
         if now >= self.wall_due or elapsed >= self.elapsed_due:
+            if isinstance(command, c.Tick):
+                return self.advance(command.steps)
             self.advance(FOREVER)
         outcome = HANDLERS[command.__class__](self, command)
         if self.cascade:
@@ -376,6 +411,7 @@ class Kernel:
 
 
 HANDLERS: Final[dict[type[c.Command], Handler]] = {
+    c.Tick: lambda _kernel, _command: True,  # nothing was due
     c.Push: push.push,
     c.Claim: claim.claim,
     c.Ack: settle.ack,

@@ -66,12 +66,23 @@ class Late:
 
 
 class Lane:
-    __slots__ = ("entries", "heap", "late", "priority", "queue", "ring", "stack", "stack_heap")
+    __slots__ = (
+        "entries",
+        "heap",
+        "irregular",
+        "late",
+        "priority",
+        "queue",
+        "ring",
+        "stack",
+        "stack_heap",
+    )
 
     def __init__(self, queue: "Queue", priority: int) -> None:
         self.queue = queue
         self.priority = priority
         self.entries: deque[Entry] = deque()
+        self.irregular = False  # something may lie in the other three sources
         self.late = Late()
         self.heap: list[tuple[int, int]] = []  # (ready, id)
         self.stack: list[tuple[int, int, int]] = []  # (ready, first id, span); pushes in order
@@ -83,6 +94,7 @@ class Lane:
 
     def put(self, ready: int, first: int, span: int = 1) -> None:
         """Jobs with code LATE, ready at that instant."""
+        self.irregular = True
         if self.late.append(ready, first, span):
             return
         for job_id in range(first, first + span):
@@ -90,6 +102,7 @@ class Lane:
 
     def put_lifo(self, ready: int, first: int, span: int = 1) -> None:
         """Jobs with code LIFO."""
+        self.irregular = True
         stack = self.stack
         if not stack or (ready, first) > (stack[-1][0], stack[-1][1] + stack[-1][2] - 1):
             stack.append((ready, first, span))
@@ -172,6 +185,17 @@ class Lane:
 
     def take(self, n: int, out: list[HeldRun]) -> int:
         """Hand out up to n jobs in rank order, marked active; answers how many."""
+        if self.irregular:
+            return self._take_irregular(n, out)
+        taken = 0
+        while taken < n:
+            found = self._entry()
+            if found is None:
+                break
+            taken += self._take_run(*found, n - taken, SIZE, out)
+        return taken
+
+    def _take_irregular(self, n: int, out: list[HeldRun]) -> int:
         taken = 0
         while taken < n:
             if self.stack or self.stack_heap:
@@ -187,6 +211,7 @@ class Lane:
                     )
                     taken += got
                     continue
+            self.irregular = bool(self.stack or self.stack_heap)
             found = self._entry()
             if found is None:
                 break

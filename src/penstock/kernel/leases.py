@@ -2,30 +2,32 @@
 
 A lease remembers the runs it claimed and who has left it since. A job that left is no longer the
 lease's own, even if it is active again under another one.
+
+Half a million leases may live at once, so the collector does not track them (`gc=False`): a lease
+and its runs point at each other, and `settle.drop` breaks that circle.
 """
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from penstock.kernel.blocks import Block
 from penstock.kernel.codes import ACTIVE
 
 if TYPE_CHECKING:
-    from penstock.kernel.blocks import Block
     from penstock.kernel.queue import Queue
 
 
-class HeldRun:
+class HeldRun(msgspec.Struct, gc=False, eq=False):
     """Jobs of one block under one lease: those from lo to hi whose byte in `mask` is 1."""
 
-    __slots__ = ("block", "count", "gone", "hi", "lease", "lo", "mask")
-
-    def __init__(self, block: "Block", lo: int, hi: int, mask: bytes | None, count: int) -> None:
-        self.block = block
-        self.lo = lo
-        self.hi = hi
-        self.mask = mask  # as claimed; None: all
-        self.count = count  # still held
-        self.gone: bytearray | None = None  # 1 for each that left
-        self.lease: LeaseRecord
+    block: Block
+    lo: int
+    hi: int
+    mask: bytes | None  # as claimed; None: all
+    count: int  # still held
+    gone: bytearray | None = None  # 1 for each that left
+    lease: "LeaseRecord" = None  # type: ignore[assignment]  # set when the lease is granted
 
     def holds(self, offset: int) -> bool:
         index = offset - self.lo
@@ -65,45 +67,19 @@ class HeldRun:
         return both(self.mask, gone)
 
 
-class LeaseRecord:
-    __slots__ = (
-        "began",
-        "claimed_at",
-        "count",
-        "expires",
-        "first",
-        "heartbeat",
-        "lease_ms",
-        "lost",
-        "queue",
-        "runs",
-        "token",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        token: str,
-        queue: "Queue",
-        runs: list[HeldRun],
-        count: int,
-        worker: str,
-        lease_ms: int,
-        claimed_at: int,
-        expires: int,
-    ) -> None:
-        self.token = token
-        self.queue = queue
-        self.runs = runs
-        self.count = count  # jobs still held
-        self.worker = worker
-        self.lease_ms = lease_ms
-        self.claimed_at = claimed_at  # wall clock
-        self.began = expires - lease_ms  # elapsed
-        self.heartbeat = claimed_at
-        self.expires = expires  # elapsed
-        self.first = runs[0].block.base + runs[0].lo  # orders ties of expiry
-        self.lost: list[int] | None = None  # taken from it, not given up by its holder
+class LeaseRecord(msgspec.Struct, gc=False, eq=False):
+    token: str
+    queue: "Queue"
+    runs: list[HeldRun]  # emptied when the lease ends: runs point back, and nobody else frees them
+    count: int  # jobs still held
+    worker: str
+    lease_ms: int
+    claimed_at: int  # wall clock
+    heartbeat: int  # wall clock: of the claim, or the last extend
+    began: int  # elapsed
+    expires: int  # elapsed
+    first: int  # the first id claimed: orders ties of expiry
+    lost: list[int] | None = None  # taken from it, not given up by its holder
 
     def run_of(self, block: "Block", offset: int) -> HeldRun | None:
         for run in self.runs:

@@ -7,7 +7,7 @@ takes jobs one by one where they have keys, groups, headers or dependencies.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.kernel.append import append_plain
+from penstock.kernel.append import append_plain, append_single
 from penstock.kernel.batch import Batch
 from penstock.kernel.commands import Load, Push
 from penstock.kernel.limits import Meter
@@ -33,6 +33,8 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
             tenant = kernel.tenants.get(command.tenant)
             queue = tenant.queues.get(load.queue) if tenant is not None else None
             if queue is not None and not queue.bounded:
+                if len(load.ends) == 1 and load.option_of is None and load.delay_ms is None:
+                    return Pushed((append_single(kernel, queue, load),))
                 return Pushed((append_plain(kernel, queue, load),))
     return _push(kernel, command)
 

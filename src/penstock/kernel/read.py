@@ -169,7 +169,8 @@ def cut(run: HeldRun) -> Cut:
     one_record = bisect_right(block.pay_pos, hi - 1) - 1 == record
     if plain and mask is None and one_record:
         origin = block.pay_origin[record]
-        begin = block.ends[lo - 1] if lo > block.pay_pos[record] else 0
+        first = lo == block.pay_pos[record]
+        begin = block.pay_begin[record] if first else block.ends[lo - 1]
         ends = [end - begin for end in block.ends[lo:hi]]
         stretch: Place | None = (block.pay_chunk[record], origin + begin, origin + begin + ends[-1])
         places = None

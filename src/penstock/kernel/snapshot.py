@@ -36,6 +36,7 @@ from penstock.kernel.leases import HeldRun, LeaseRecord
 from penstock.kernel.limits import Meter
 from penstock.kernel.producers import Producer
 from penstock.kernel.queue import Queue
+from penstock.kernel.timers import FOREVER
 from penstock.model.errors import Invalid
 from penstock.model.job import JobOptions
 from penstock.model.policy import BULK_MEMORY_MS, PRODUCER_IDLE_MS, Bounds, Caps, QueueConfig
@@ -57,6 +58,7 @@ class Meta(_Record):
     elapsed: int
     position: int
     next_block: int
+    sweep_at: int
     chunks: dict[int, int]
 
 
@@ -192,6 +194,7 @@ def records(kernel: "Kernel") -> Iterator[_Record]:
         kernel.elapsed,
         kernel.position,
         kernel.next_block,
+        kernel.sweep_at,
         dict(sorted(kernel.chunks.items())),
     )
     for _, tenant in sorted(kernel.tenants.items()):
@@ -263,6 +266,7 @@ def _block_record(block: Block) -> BlockRecord:
         block.pay_pos,
         block.pay_chunk,
         block.pay_origin,
+        block.pay_begin,
     ]
     wide = not isinstance(block.opts, bytearray)
     return BlockRecord(
@@ -325,6 +329,7 @@ def decode(encoded: Sequence[bytes], caps: Caps) -> "Kernel":
     kernel.now, kernel.elapsed = meta.now, meta.elapsed
     kernel.position, kernel.next_block = meta.position, meta.next_block
     kernel.chunks = meta.chunks
+    kernel.sweep_at = FOREVER  # queues come before their jobs: none is to be taken for empty
     for state in found.get(TenantRecord, []):
         tenant = kernel.tenant(state.name)
         tenant.bounds = state.bounds
@@ -351,6 +356,7 @@ def decode(encoded: Sequence[bytes], caps: Caps) -> "Kernel":
         kernel.calendar.add(state.producer.used_at + PRODUCER_IDLE_MS, "producer", spot)
     for state in found.get(CronState, []):
         kernel.crons[state.tenant, state.record.spec.name] = state.record
+    kernel.sweep_at = meta.sweep_at
     return kernel
 
 
@@ -403,6 +409,7 @@ def _decode_block(kernel: "Kernel", state: BlockRecord) -> None:
         block.pay_pos,
         block.pay_chunk,
         block.pay_origin,
+        block.pay_begin,
     ]
     for column, packed in zip(columns, state.columns, strict=True):
         column.frombytes(packed)
@@ -445,10 +452,12 @@ def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
         state.worker,
         state.lease_ms,
         state.claimed_at,
+        state.heartbeat,
+        state.began,
         state.expires,
+        state.first,
+        state.lost,
     )
-    lease.heartbeat, lease.began = state.heartbeat, state.began
-    lease.first, lease.lost = state.first, state.lost
     for run in runs:
         run.lease = lease
         if run.count and run.hi - run.lo == 1:
@@ -456,7 +465,7 @@ def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
         elif run.count:
             run.block.held[run] = None
     kernel.leases[state.token] = lease
-    kernel.expiries.add(state.expires, lease.first, state.token, lease)
+    kernel.expiries.add(lease)
     kernel.elapsed_due = min(kernel.elapsed_due, kernel.expiries.due)
     if any(run.block.timed or run.block.sides for run in runs if run.block.codes):
         note_timeouts(kernel, lease)

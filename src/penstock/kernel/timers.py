@@ -10,50 +10,49 @@ Both answer `due`, a lower bound of the next instant, which is all that the hot 
 """
 
 from array import array
-from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.kernel.leases import LeaseRecord
 
 FOREVER: Final = 1 << 62
 
-Item = TypeVar("Item")
-Key = TypeVar("Key", bound=Hashable)
 
-
-class Wheel(Generic[Key, Item]):
-    """Items by instant, each with a key to strike it out by and a rank that orders ties."""
+class Wheel:
+    """Leases by the instant of their expiry; those at one instant by their first id."""
 
     SHIFT: Final = 8  # buckets of 256 ms
 
-    __slots__ = ("_buckets", "_near", "_numbers", "_opened", "due")
+    __slots__ = ("_near", "_numbers", "_opened", "buckets", "due")
 
     def __init__(self) -> None:
-        self._buckets: dict[int, dict[Key, tuple[int, int, Item]]] = {}
+        self.buckets: dict[int, dict[str, LeaseRecord]] = {}
         self._numbers: list[int] = []  # heap of the buckets' numbers
-        self._near: list[tuple[int, int, Key, Item]] = []  # heap; of buckets that time has reached
+        # Heap of (instant, first id, serial, lease); of buckets that time has reached.
+        self._near: list[tuple[int, int, str, LeaseRecord]] = []
         self._opened = -1  # buckets up to this one are in `_near`
         self.due = FOREVER
 
-    def add(self, instant: int, rank: int, key: Key, item: Item) -> None:
+    def add(self, lease: "LeaseRecord") -> None:
+        instant = lease.expires
         number = instant >> 8
-        if number <= self._opened:
-            heappush(self._near, (instant, rank, key, item))
-            self.due = min(self.due, instant)
-            return
-        bucket = self._buckets.get(number)
-        if bucket is None:
-            self._buckets[number] = {key: (instant, rank, item)}
-            heappush(self._numbers, number)
-            start = number << 8
-            self.due = min(self.due, start)
-        else:
-            bucket[key] = (instant, rank, item)
-
-    def strike(self, instant: int, key: Key) -> None:
-        """Forget the item, if its bucket has not been reached; else whoever pops it finds out."""
-        bucket = self._buckets.get(instant >> 8)
+        bucket = self.buckets.get(number)
         if bucket is not None:
-            bucket.pop(key, None)
+            bucket[lease.token] = lease
+        elif number <= self._opened:
+            heappush(self._near, (instant, lease.first, lease.token, lease))
+            self.due = min(self.due, instant)
+        else:
+            self.buckets[number] = {lease.token: lease}
+            heappush(self._numbers, number)
+            self.due = min(self.due, number << 8)
+
+    def strike(self, lease: "LeaseRecord") -> None:
+        """Forget a lease, if its bucket has not been reached; else whoever pops it finds out."""
+        bucket = self.buckets.get(lease.expires >> 8)
+        if bucket is not None:
+            bucket.pop(lease.token, None)
 
     def head(self, upto: int) -> int:
         """The earliest instant not after `upto`, or FOREVER."""
@@ -61,7 +60,8 @@ class Wheel(Generic[Key, Item]):
         while numbers and numbers[0] <= upto >> 8:
             number = heappop(numbers)
             near += [
-                (at, rank, key, item) for key, (at, rank, item) in self._buckets.pop(number).items()
+                (lease.expires, lease.first, token, lease)
+                for token, lease in self.buckets.pop(number).items()
             ]
             heapify(near)
             self._opened = number
@@ -70,8 +70,8 @@ class Wheel(Generic[Key, Item]):
         self.due = min(near[0][0] if near else FOREVER, numbers[0] << 8 if numbers else FOREVER)
         return FOREVER
 
-    def pop(self) -> Item:
-        """The item that `head` spoke of."""
+    def pop(self) -> "LeaseRecord":
+        """The lease that `head` spoke of."""
         return heappop(self._near)[3]
 
 

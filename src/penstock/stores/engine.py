@@ -59,6 +59,7 @@ class Engine:
         if self._closed:
             raise Unavailable("the store is closed")
         clock = self.clock
+        self.kernel.position += 1
         try:
             return self.kernel.apply(command, clock.now_ms(), clock.elapsed_ms())
         finally:
@@ -119,7 +120,9 @@ class Engine:
         wait_ms: int,
     ) -> Lease | None:
         if self._line:
-            self.look()  # a job that is due now goes to those who waited for it
+            # What can be had now goes to those who waited for it.
+            self.look()
+            self._serve_metered()
         record = self.apply(c.Claim(tenant, queues, n, os.urandom(16).hex(), lease_ms, worker))
         if record is not None:
             return self._lease(record)
@@ -224,6 +227,7 @@ class Engine:
                     waiter.lease_ms,
                     waiter.worker,
                 )
+                kernel.position += 1
                 record = kernel.apply(command, self.clock.now_ms(), self.clock.elapsed_ms())
                 if record is None:
                     break
@@ -318,12 +322,15 @@ class Engine:
             if queue is not None and queue.meter is not None and queue.counts[READY]:
                 yield queue
 
-    def _end_waits(self) -> None:
-        """Those who have waited as long as they wanted get their answer."""
-        elapsed = self.clock.elapsed_ms()
+    def _serve_metered(self) -> None:
         self.kernel.stirred |= dict.fromkeys(self._metered())
         if self.kernel.stirred:
             self._serve()
+
+    def _end_waits(self) -> None:
+        """Those who have waited as long as they wanted get their answer."""
+        elapsed = self.clock.elapsed_ms()
+        self._serve_metered()
         for waiter in self._line:
             if waiter.deadline <= elapsed and not waiter.future.done():
                 waiter.future.set_result(None)
