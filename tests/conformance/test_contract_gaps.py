@@ -200,6 +200,34 @@ async def test_there_are_no_more_callers_waiting_for_results_than_the_cap(h: Har
     assert (await h.told(waiter)).state == State.COMPLETED
 
 
+# -- ends ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alone", [0, 2, 4], ids=["first", "middle", "last"])
+async def test_jobs_acked_in_two_steps_are_all_forgotten_in_their_time(
+    h: Harness, alone: int
+) -> None:
+    ids = await h.push_alike("q", 5)
+    lease = await h.lease("q", 5)
+    await h.ack(lease, [ids[alone]])
+    await h.advance(10)
+    await h.ack(lease)
+    assert (await h.job(ids[alone])).finished_at == h.now - 10
+    await h.advance(HOUR - 10)
+    assert await h.states(ids) == {"forgotten": 1, "completed": 4}
+    await h.advance(10)
+    assert await h.states(ids) == {"forgotten": 5}
+
+
+async def test_a_purge_takes_what_was_kept_for_a_dependant_of_the_same_queue(h: Harness) -> None:
+    kept = await h.push("q", retain_ms=0)
+    dependant = await h.push("q", depends_on=(kept,))
+    await h.ack(await h.lease("q"))
+    assert await h.states([kept, dependant]) == {"completed": 1, "ready": 1}
+    assert await h.store.purge(h.name, "q") == 2
+    assert await h.states([kept, dependant]) == {"forgotten": 2}
+
+
 # -- crons ---------------------------------------------------------------------------------------
 
 BERLIN = ZoneInfo("Europe/Berlin")

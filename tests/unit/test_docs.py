@@ -27,7 +27,7 @@ SEEDS = sorted((ROOT.parent / "shared" / "seeds").glob("*.txt"))
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 SYMBOL = re.compile(r"penstock(?:\.\w+)+")
-FIELD = re.compile(r"([A-Z]\w+)\.([a-z_]\w*)")
+FIELD = re.compile(r"([A-Z][a-z]\w*)\.([a-z_]\w*)")
 CLAUSE = re.compile(r"^\| (\w+) (\d+) <!-- ([0-9a-f]{8}) --> \| (.+?) \| (.+) \|$", re.MULTILINE)
 ISSUE = re.compile(r"issue: (durable stores|server|SDK|Spark)")
 
@@ -54,7 +54,7 @@ def test_the_generated_pages_are_up_to_date() -> None:
 def has(owner: Any, name: str) -> bool:
     """Whether a module or class has the name, be it an attribute that its instances are given."""
     return hasattr(owner, name) or (
-        inspect.isclass(owner) and f"self.{name}" in inspect.getsource(owner)
+        inspect.isclass(owner) and bool(re.search(rf"\bself\.{name}\b", inspect.getsource(owner)))
     )
 
 
@@ -110,6 +110,7 @@ def test_a_symbol_that_is_gone_is_noticed() -> None:
     assert resolves("penstock.kernel.lanes.Lane.take")
     assert resolves("penstock.kernel.kernel.Kernel.next_block")
     assert not resolves("penstock.kernel.lanes.Lane.grab")
+    assert not resolves("penstock.kernel.kernel.Kernel.next_bloc")
     assert not resolves("penstock.kernel.heaps")
     assert has(types_by_name()["QueueConfig"], "retain_count")
     assert not has(types_by_name()["QueueConfig"], "retain_sum")

@@ -84,14 +84,17 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         command.worker,
         lease_ms,
         now,
-        now,
         elapsed,
         elapsed + lease_ms,
-        block.base + lo,
     )
     expiries = kernel.expiries
-    expiries.add(lease)
-    kernel.elapsed_due = min(kernel.elapsed_due, expiries.due)
+    bucket = expiries.buckets.get((elapsed + lease_ms) >> 8)
+    if bucket is not None:
+        bucket[token] = lease
+    else:
+        expiries.add(lease)
+        if expiries.due < kernel.elapsed_due:
+            kernel.elapsed_due = expiries.due
     return lease
 
 
@@ -205,8 +208,6 @@ def _grant(
     token = command.token
     elapsed = kernel.elapsed
     expires = elapsed + lease_ms
-    now = kernel.now
-    run = runs[0]
     lease = LeaseRecord(
         token,
         queue,
@@ -214,11 +215,9 @@ def _grant(
         taken,
         command.worker,
         lease_ms,
-        now,
-        now,
+        kernel.now,
         elapsed,
         expires,
-        run.block.base + run.lo,
     )
     for run in runs:
         run.lease = lease
@@ -229,7 +228,8 @@ def _grant(
     kernel.leases[token] = lease
     expiries = kernel.expiries
     expiries.add(lease)
-    kernel.elapsed_due = min(kernel.elapsed_due, expiries.due)
+    if expiries.due < kernel.elapsed_due:
+        kernel.elapsed_due = expiries.due
     if timed:
         note_timeouts(kernel, lease)
     if kernel.events is not None:

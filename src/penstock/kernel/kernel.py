@@ -129,7 +129,8 @@ class Kernel:
     def apply(self, command: c.Command, now: int, elapsed: int) -> Any:
         """Let time pass to that instant, then carry out the command. Errors change nothing more."""
         self.now = now
-        self.elapsed = max(self.elapsed, elapsed)
+        if elapsed > self.elapsed:
+            self.elapsed = elapsed
         if now >= self.wall_due or elapsed >= self.elapsed_due:
             if isinstance(command, c.Tick):
                 return self.advance(command.steps)
@@ -227,7 +228,8 @@ class Kernel:
 
     def promote_at(self, instant: int, first: int, span: int) -> None:
         self.promotions.add(instant, first, span, self.now)
-        self.wall_due = min(self.wall_due, self.promotions.due)
+        if self.promotions.due < self.wall_due:
+            self.wall_due = self.promotions.due
 
     def expire_at(self, instant: int, first: int, span: int) -> None:
         self.ttls.add(instant, first, span, self.now)

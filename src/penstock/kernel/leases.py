@@ -75,11 +75,16 @@ class LeaseRecord(msgspec.Struct, gc=False, eq=False):
     worker: str
     lease_ms: int
     claimed_at: int  # wall clock
-    heartbeat: int  # wall clock: of the claim, or the last extend
     began: int  # elapsed
     expires: int  # elapsed
-    first: int  # the first id claimed: orders ties of expiry
+    extended_at: int = 0  # wall clock: the last heartbeat; 0: none since the claim
     lost: list[int] | None = None  # taken from it, not given up by its holder
+
+    @property
+    def first(self) -> int:
+        """The first id claimed: orders leases that end at one instant."""
+        run = self.runs[0]
+        return run.block.base + run.lo
 
     def run_of(self, block: "Block", offset: int) -> HeldRun | None:
         for run in self.runs:

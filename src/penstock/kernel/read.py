@@ -109,7 +109,7 @@ def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
         lease = run.lease
         facts |= {
             "lease_expires_at": kernel.now + lease.expires - kernel.elapsed,
-            "last_heartbeat": lease.heartbeat,
+            "last_heartbeat": lease.extended_at or lease.claimed_at,
             "worker": lease.worker,
             "started_at": lease.claimed_at,
         }

@@ -97,9 +97,7 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
         if lease.count == 1 and kernel.events is None and not kernel.awaited:
             run = lease.runs[0]
             block = run.block
-            if run.hi - run.lo == 1 and not (
-                block.sides or block.retained or block.queue.bounded or lease.lost
-            ):
+            if run.hi - run.lo == 1 and not (block.sides or block.retained or block.queue.bounded):
                 return _ack_single(kernel, lease, run)
         return Acked(_ack_whole(kernel, lease))
     held, lost = named(lease, command.ids)
@@ -356,7 +354,7 @@ def extend(kernel: "Kernel", command: Extend) -> Extended:
     lease_ms = lease.lease_ms if command.lease_ms is None else command.lease_ms
     kernel.expiries.strike(lease)
     lease.expires = kernel.elapsed + lease_ms
-    lease.heartbeat = kernel.now
+    lease.extended_at = kernel.now
     kernel.expiries.add(lease)
     kernel.elapsed_due = min(kernel.elapsed_due, kernel.expiries.due)
     if kernel.events is not None and lease.count:

@@ -128,10 +128,9 @@ class LeaseState(_Record):
     worker: str
     lease_ms: int
     claimed_at: int
-    heartbeat: int
+    extended_at: int
     began: int
     expires: int
-    first: int
     lost: list[int] | None
 
 
@@ -304,10 +303,9 @@ def _lease_record(lease: LeaseRecord) -> LeaseState:
         lease.worker,
         lease.lease_ms,
         lease.claimed_at,
-        lease.heartbeat,
+        lease.extended_at,
         lease.began,
         lease.expires,
-        lease.first,
         lease.lost,
     )
 
@@ -452,10 +450,9 @@ def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
         state.worker,
         state.lease_ms,
         state.claimed_at,
-        state.heartbeat,
         state.began,
         state.expires,
-        state.first,
+        state.extended_at,
         state.lost,
     )
     for run in runs:

@@ -189,7 +189,7 @@ class IdRun(msgspec.Struct, frozen=True, gc=False):
         return iter(ids) if self.mask is None else compress(ids, self.mask)
 
 
-class Ids(msgspec.Struct, frozen=True):
+class Ids(msgspec.Struct, frozen=True, gc=False):
     """A set of ids in compact form, in the order in which they were dealt with."""
 
     runs: tuple[IdRun, ...] = ()
