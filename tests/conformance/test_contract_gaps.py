@@ -228,6 +228,32 @@ async def test_a_purge_takes_what_was_kept_for_a_dependant_of_the_same_queue(h: 
     assert await h.states([kept, dependant]) == {"forgotten": 2}
 
 
+async def test_a_dependant_pushed_meanwhile_changes_nothing_about_a_running_job(
+    h: Harness,
+) -> None:
+    job_id = await h.push("q", max_attempts=2, backoff=AT_ONCE, ttl_ms=1_000)
+    lease = await h.lease("q")
+    await h.push("d", depends_on=(job_id,))
+    assert (await h.job(job_id)).attempt == 1
+    await h.fail(lease)
+    await h.advance(1_000)
+    again = await h.lease("q")
+    assert [(job.attempt, job.redelivered) for job in again.jobs] == [(2, True)]
+    await h.fail(again)
+    job = await h.job(job_id)
+    assert (job.state, [error.attempt for error in job.errors]) == (State.DEAD, [1, 2])
+
+
+async def test_a_dependant_pushed_later_changes_nothing_about_a_completed_job(h: Harness) -> None:
+    job_id = await h.push("q")
+    await h.ack(await h.lease("q", worker="w"))
+    before = await h.job(job_id)
+    dependant = await h.push("d", depends_on=(job_id,))
+    after_ = await h.job(job_id)
+    assert (after_.attempt, after_.worker, after_.finished_at) == (1, "w", before.finished_at)
+    assert after_.dependants == (dependant,)
+
+
 # -- crons ---------------------------------------------------------------------------------------
 
 BERLIN = ZoneInfo("Europe/Berlin")

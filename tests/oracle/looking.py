@@ -47,7 +47,7 @@ def view(world: World, job: OracleJob) -> Job:
 def queue_info(world: World, tenant: str, queue: str) -> QueueInfo:
     jobs = world.of_queue(tenant, queue)
     ready = [job for job in jobs if job.state is State.READY]
-    first = min(ready, key=groups.rank, default=None)
+    first = min(ready, key=lambda job: job.ready_at, default=None)
     return QueueInfo(
         queue=queue,
         config=world.config(tenant, queue),

@@ -26,15 +26,12 @@ def append_plain(
     now = kernel.now
     if first is None:
         first = queue.reserve(n)
-    if now >= queue.ready_clock:
-        queue.ready_clock = now
-        ready = 0  # as created
+    if load.delay_ms is not None or load.run_at is not None:
+        _append_delayed(kernel, queue, load, first, now)
     else:
-        ready = queue.ready_clock
-    delayed = load.delay_ms is not None or load.run_at is not None
-    if delayed:
-        _append_delayed(kernel, queue, load, first, now, ready)
-    else:
+        ready = queue.clamp(now)
+        if ready == now:
+            ready = 0  # as created
         index = 0
         while index < n:
             block = queue.block_for(first + index)
@@ -226,9 +223,7 @@ def _append_payloads(block: Block, load: Load, index: int, m: int, position: int
     block.ends.extend(ends if m == len(ends) else ends[index : index + m])
 
 
-def _append_delayed(
-    kernel: "Kernel", queue: "Queue", load: Load, first: int, now: int, ready: int
-) -> None:
+def _append_delayed(kernel: "Kernel", queue: "Queue", load: Load, first: int, now: int) -> None:
     """Jobs that may lie ahead: one instant for all, or one each."""
     n = len(load.ends)
     index = 0
@@ -245,7 +240,7 @@ def _append_delayed(
             alike = at + 1
             if load.option_of is None and _one_for_all(load):
                 alike = index + m
-            _append_due(kernel, queue, block, load, at, alike - at, now, until, ready)
+            _append_due(kernel, queue, block, load, at, alike - at, now, until)
             at = alike
         for options in load.options:
             if options.ttl_ms is not None:
@@ -266,7 +261,6 @@ def _append_due(
     m: int,
     now: int,
     until: int | None,
-    ready: int,
 ) -> None:
     """m jobs with one option set that are due at `until` (None: now)."""
     position = len(block.codes)
@@ -279,9 +273,10 @@ def _append_due(
         queue.counts[SCHEDULED] += m
         kernel.promote_at(until, block.base + position, m)
         return
+    ready = queue.clamp(now)
     code = block.code_of[number]
     block.codes += BYTE[code] * m
-    block.note_due(position, ready)
+    block.note_due(position, 0 if ready == now else ready)
     queue.counts[READY] += m
     if code < FIRST_CLASS:
         lane = queue.lane(options.priority)

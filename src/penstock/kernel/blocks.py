@@ -256,6 +256,10 @@ class Block:
         side = self.sides.get(offset)
         if side is not None and side.ready_at is not None:
             return side.ready_at
+        return self.column_due(offset)
+
+    def column_due(self, offset: int) -> int:
+        """The same, as it was said at the push or the commit."""
         if self.commits:
             for lo, hi, _, due in self.commits:
                 if lo <= offset < hi:

@@ -42,6 +42,12 @@ class Group:
                 first = self.ready[0]
         return first
 
+    def oldest(self) -> int | None:
+        """The earliest ready instant of a ready job of this group, slots or not."""
+        self._trim(self.owned, owns_slot=True)
+        self._trim(self.ready, owns_slot=False)
+        return min((heap[0][0] for heap in (self.owned, self.ready) if heap), default=None)
+
     def _trim(self, heap: list[tuple[int, int]], *, owns_slot: bool) -> None:
         blocks = self.queue.blocks
         while heap:

@@ -181,6 +181,21 @@ class Lane:
         head = (entry.block.due_at(offset), entry.block.base + offset)
         return head if late is None else min(head, late)
 
+    def oldest(self) -> int | None:
+        """The earliest ready instant of a job in this lane."""
+        instants = [-ready for ready, job in self.stack_heap if self._valid(-ready, -job, LIFO)]
+        for ready, first, span in self.stack:
+            if any(self._valid(ready, job_id, LIFO) for job_id in range(first, first + span)):
+                instants.append(ready)
+                break
+        late = self._late()
+        if late is not None:
+            instants.append(late[0])
+        found = self._entry()
+        if found is not None:
+            instants.append(found[0].block.due_at(found[1]))
+        return min(instants, default=None)
+
     # -- handing out -----------------------------------------------------------------------------
 
     def take(self, n: int, out: list[HeldRun]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.kernel.blocks import SHIFT, Block, Place
+from penstock.kernel.blocks import Block, Place
 from penstock.kernel.codes import (
     ACTIVE,
     COMPLETED,
@@ -19,7 +19,6 @@ from penstock.kernel.codes import (
     DEAD,
     ENDED,
     GONE,
-    READY,
     STATES,
 )
 from penstock.kernel.leases import HeldRun, LeaseRecord
@@ -124,11 +123,7 @@ def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
 
 def _shown_run_at(block: Block, offset: int) -> int:
     side = block.sides[offset]
-    if side.run_at is not None:
-        return side.run_at
-    if side.ready_at is None:
-        return block.due_at(offset)
-    return block.created_at(offset)
+    return block.column_due(offset) if side.run_at is None else side.run_at
 
 
 # -- what a claim hands out ------------------------------------------------------------------------
@@ -297,18 +292,7 @@ def queue_info(kernel: "Kernel", name: str, queue: "Queue | None") -> QueueInfo:
 
 
 def oldest_ready(queue: "Queue") -> int | None:
-    """The earliest ready instant among the heads of all lines."""
-    heads = []
-    for lane in list(queue.lanes.values()):
-        head = lane.peek()
-        if head is not None:
-            heads.append(head[0])
-    for group in queue.groups.values():
-        ready = [entry[0] for entry in (*group.ready, *group.owned) if _is_ready(queue, entry[1])]
-        heads += ready
-    return min(heads, default=None)
-
-
-def _is_ready(queue: "Queue", job_id: int) -> bool:
-    block = queue.blocks.get((job_id - 1) >> SHIFT)
-    return block is not None and COUNTER_OF[block.codes[job_id - block.base]] == READY
+    """The earliest ready instant of a ready job, whatever stands before it in the line."""
+    heads = [lane.oldest() for lane in queue.lanes.values()]
+    heads += [group.oldest() for group in queue.groups.values()]
+    return min((head for head in heads if head is not None), default=None)

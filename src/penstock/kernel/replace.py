@@ -130,7 +130,7 @@ def _stand(
     if side.waiting or failed:
         queue.counts[BLOCKED] += 1
         block.codes[offset] = BLOCKED
-        side.run_at = until
+        side.run_at = at if until is None else until
         if failed:
             die_of_dependency(kernel, block, offset, failed, at)
     elif until is not None and until > at:
@@ -140,5 +140,6 @@ def _stand(
         kernel.promote_at(until, block.base + offset, 1)
     else:
         queue.counts[READY] += 1
+        side.run_at = at
         side.ready_at = queue.clamp(at)
         queue.make_ready(block, offset, side.ready_at)

@@ -116,7 +116,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     config: QueueConfig
     counts: dict[State, int]  # every state, zeros included
-    oldest_ready_ms: int | None  # how long the job at the head of the line has been ready
+    oldest_ready_ms: int | None  # how long the oldest ready job has been ready
     groups: int = 0  # groups with a job that is ready, active or holds a slot in its backoff
 
 
