@@ -4,23 +4,26 @@ Every round builds its kernels anew, so that each claim meets a queue of the siz
 with nothing released or edited before.
 """
 
+import gc
 import os
 import random
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks._kernel_speed import LEASE_MS, PAYLOAD, START, Work
+from benchmarks._kernel_speed import LEASE_MS, START, STATED, Work
 from benchmarks._measure import ROUNDS, Figure, clock_ns, interleave
 from penstock.kernel import read
 from penstock.kernel.commands import Cancel, Claim, Edit, Load, Push
 from penstock.kernel.kernel import Kernel
+from penstock.model.lifecycle import State
 
 SIZES: Final = (10_000, 100_000, 1_000_000, 10_000_000)
 BATCH: Final = 1_000  # of the pushes that fill the queues
 SINGLES: Final = 2_000  # claims of one job, per sample
 BY_THOUSAND: Final = 200  # claims of 1,000 jobs, per sample, over as many kernels as that takes
-PER_KERNEL: Final = 5  # … of which one kernel gives so many
+PER_KERNEL: Final = 5  # … of which a small queue gives so many before it is made anew
+LARGE: Final = 1_000_000  # from this size on, what is claimed in a sample does not make it smaller
+WARM: Final = 100
 TOUCHED: Final = 2_000  # jobs looked at, cancelled or edited, per sample
 ALIKE: Final = Work("same options", BATCH, (0,))
 MIXED: Final = Work("three priorities", BATCH, (0, 1, 2))
@@ -39,6 +42,7 @@ def filled(jobs: int, work: Work) -> Kernel:
             option_of=option_of,
         )
         kernel.apply(Push(tenant="default", loads=[load]), START + number, number)
+    gc.collect()  # a queue that has stood for a while is old to the collector
     return kernel
 
 
@@ -53,15 +57,14 @@ def _claims(kernel: Kernel, times: int, n: int) -> int:
 def _claim_cost(size: int, work: Work) -> Sequence[float]:
     """ns of a claim of one job and of a claim of 1,000."""
     kernel = filled(size, work)
-    _claims(kernel, 100, 1)
+    _claims(kernel, WARM, 1)
     single = _claims(kernel, SINGLES, 1) / SINGLES
-    spent = done = 0
-    while done < BY_THOUSAND:
-        if done or size < 100_000:
-            kernel = kernel if size >= 1_000_000 else filled(size, work)
+    spent = 0
+    for _ in range(BY_THOUSAND // PER_KERNEL):
+        if size < LARGE:
+            kernel = filled(size, work)
         spent += _claims(kernel, PER_KERNEL, 1_000)
-        done += PER_KERNEL
-    return single, spent / done
+    return single, spent / BY_THOUSAND
 
 
 def claims(sizes: Sequence[int], rounds: int = ROUNDS) -> list[Figure]:
@@ -83,8 +86,7 @@ def claims(sizes: Sequence[int], rounds: int = ROUNDS) -> list[Figure]:
                             "claim_of": n,
                             "priorities": len(work.priorities),
                             "pushed_by": BATCH,
-                            "payload_bytes": len(PAYLOAD),
-                            "events": False,
+                            **STATED,
                         },
                     )
                 )
@@ -136,30 +138,39 @@ TOUCHES: Final[dict[str, Callable[[Kernel, Sequence[int]], int]]] = {
 }
 
 
+class _Touched:
+    """A queue that is looked at and changed. A large one serves all rounds."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.each = min(TOUCHED, size // (2 * len(TOUCHES)))
+        self.draw = random.Random(1)
+        self.kernel: Kernel | None = None
+
+    def take(self) -> Sequence[float]:
+        if self.kernel is None or self.size < LARGE:
+            self.kernel = filled(self.size, ALIKE)
+        kernel, each = self.kernel, self.each
+        chosen = self.draw.sample(range(1, self.size + 1), each * len(TOUCHES))
+        # What an earlier round cancelled may be forgotten by now, what it delayed is not ready.
+        ready = [job_id for job_id in chosen if _is_ready(kernel, job_id)]
+        share = len(ready) // len(TOUCHES)
+        return [
+            touch(kernel, ready[at * share : at * share + share]) / share
+            for at, touch in enumerate(TOUCHES.values())
+        ]
+
+
+def _is_ready(kernel: Kernel, job_id: int) -> bool:
+    found = kernel.locate("default", job_id)
+    return found is not None and read.view(kernel, *found).facts["state"] is State.READY
+
+
 def touches(sizes: Sequence[int], rounds: int = ROUNDS) -> list[Figure]:
     """ns to look at, cancel or edit one of many queued jobs, drawn at random, each once."""
     takes: dict[str, Callable[[], Sequence[float]]] = {}
     for size in sizes:
-        per_touch = min(TOUCHED, size // (2 * len(TOUCHES)))
-        holder: dict[str, Kernel] = {}
-
-        def take(
-            size: int = size, n: int = per_touch, held: dict[str, Kernel] = holder
-        ) -> Sequence[float]:
-            # A large queue serves all rounds, a small one is made anew for each.
-            if size <= 1_000_000 or not held:
-                held["kernel"] = filled(size, ALIKE)
-                held["kernel"].apply(Cancel("default", [1]), START + size, size)
-            chosen = array("q", random.Random().sample(range(2, size + 1), n * len(TOUCHES)))
-            taken = []
-            for at, touch in enumerate(TOUCHES.values()):
-                ids = [
-                    i for i in chosen[at * n : at * n + n] if held["kernel"].locate("default", i)
-                ]
-                taken.append(touch(held["kernel"], ids) / len(ids))
-            return taken
-
-        takes[str(size)] = take
+        takes[str(size)] = _Touched(size).take
     figures = []
     for queued, samples in interleave(takes, rounds).items():
         for at, name in enumerate(TOUCHES):
@@ -168,7 +179,13 @@ def touches(sizes: Sequence[int], rounds: int = ROUNDS) -> list[Figure]:
                     f"{name} of one of {int(queued):,}",
                     "ns",
                     tuple(sample[at] for sample in samples),
-                    {"operation": name, "queued": int(queued), "batch": 1, "events": False},
+                    {
+                        "operation": name,
+                        "queued": int(queued),
+                        "batch": 1,
+                        "pushed_by": BATCH,
+                        **STATED,
+                    },
                 )
             )
     return figures

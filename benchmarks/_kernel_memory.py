@@ -55,25 +55,28 @@ def _payload(number: int) -> bytes:
 
 
 async def _fill(
-    store: EmbeddedStore, case: str, first: int, jobs: int, delays: Iterator[int]
+    store: EmbeddedStore,
+    clock: ManualClock | None,
+    case: str,
+    numbers: range,
+    delays: Iterator[int],
 ) -> None:
     delayed = case.endswith("-delays")
     if case.startswith("batch"):
         ends = array("I", range(SIZE, SIZE * BATCH + 1, SIZE))
-        for start in range(first, first + jobs, BATCH):
+        for start in numbers[::BATCH]:
             data = b"".join(map(_payload, range(start, start + BATCH)))
             delay = [next(delays) for _ in range(BATCH)] if delayed else None
             run = Run(queue="work", data=data, ends=ends, options=OPTIONS, delay_ms=delay)
             await store.push("default", [run])
         return
-    clock = store.clock
-    for number in range(first, first + jobs):
+    for number in numbers:
         delay_ms = next(delays) if delayed else None
         run = Run(
             queue="work", data=_payload(number), ends=(SIZE,), options=OPTIONS, delay_ms=delay_ms
         )
         await store.push("default", [run])
-        if isinstance(clock, ManualClock):
+        if clock is not None:
             clock.advance(1)
 
 
@@ -87,18 +90,19 @@ def _private_bytes() -> int:
 
 
 async def _measure(case: str, method: str, jobs: int) -> float:
-    store = EmbeddedStore(clock=ManualClock() if case == "spaced" else None, seed=1)
+    clock = ManualClock() if case == "spaced" else None
+    store = EmbeddedStore(clock=clock, seed=1)
     delays = _delays(jobs + BATCH)
-    await _fill(store, case, 0, BATCH, delays)  # whatever is made once is made now
+    await _fill(store, clock, case, range(BATCH), delays)  # whatever is made once is made now
     if method == "tracemalloc":
         tracemalloc.start()
-        await _fill(store, case, BATCH, jobs, delays)
+        await _fill(store, clock, case, range(BATCH, BATCH + jobs), delays)
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
     else:
         before = _private_bytes()
-        await _fill(store, case, BATCH, jobs, delays)
+        await _fill(store, clock, case, range(BATCH, BATCH + jobs), delays)
         grown = _private_bytes() - before
     await store.close()
     return grown / jobs - SIZE
@@ -129,6 +133,7 @@ def measure(jobs: int) -> list[Figure]:
                 "jobs": counts[method],
                 "payload_bytes": SIZE,
                 "batch": BATCH if case.startswith("batch") else 1,
+                "options": "default but codec bytes",
                 "events": False,
             },
         )

@@ -30,6 +30,13 @@ KEPT: Final = 10_000  # finished jobs that a queue keeps by default
 LEASE_MS: Final = 30_000
 START: Final = 1_700_000_000_000
 JOBS_PER_MS: Final = 100  # how fast the clock goes by
+STATED: Final = {
+    "options": "default but codec bytes, and the priority where there are three",
+    "payload_bytes": len(PAYLOAD),
+    "lease_ms": LEASE_MS,
+    "retain_count": KEPT,
+    "events": False,
+}
 
 Phases = tuple[int, int, int]  # ns of push, claim, ack
 T = TypeVar("T")
@@ -308,11 +315,8 @@ def _settings(work: Work, name: str, operation: str) -> dict[str, Any]:
         "batch": work.batch,
         "work": work.name,
         "priorities": len(work.priorities),
-        "codec": "bytes",
-        "payload_bytes": len(PAYLOAD),
         "queued_ahead": work.batch if operation == "cycle" else max(work.batch, ahead),
-        "retain_count": KEPT,
-        "events": False,
+        **STATED,
     }
 
 

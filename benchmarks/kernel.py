@@ -221,8 +221,8 @@ def main() -> None:
         "`apply`, commands and tokens made in the loop; payload bytes lie outside it. The memory "
         "store adds checks, payloads and the lease as its claimer gets it."
     )
-    asyncio.run(report_speed(report, 25 if quick else 120, rounds))
-    report_memory(report, 100_000 if quick else 1_000_000)
+    asyncio.run(report_speed(report, 15 if quick else 120, rounds))
+    report_memory(report, 50_000 if quick else 1_000_000)
     report_growth(report, sizes, rounds)
     report.say("## Targets")
     report.say(table(TARGET_HEADINGS, [target.row() for target in report.targets]))

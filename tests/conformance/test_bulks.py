@@ -455,3 +455,21 @@ async def test_a_dependency_on_a_held_job_whose_key_was_taken_means_the_known_jo
     assert (await h.job(child)).depends_on == (known,)
     await h.ack(await h.lease("q"))
     assert await h.claimed("q") == [child]
+
+
+async def test_a_dependency_is_kept_for_a_held_job(h: Harness) -> None:
+    failed, done = (
+        await h.push_many("d", [{"retain_dead_ms": 500, "priority": 1}, {"retain_ms": 500}])
+    ).ids
+    await open_bulk(h)
+    specs = [{"depends_on": (failed,)}, {"depends_on": (done,)}]
+    ids = (await h.push_many("q", specs, bulk="b")).ids
+    await h.fail(await h.lease("d"), dead=True)
+    await h.ack(await h.lease("d"), results={done: b"7"})
+    await h.advance(1_000)
+    assert await h.states([failed, done]) == {"completed": 1, "dead": 1}
+    await commit(h)
+    assert [await h.state(job_id) for job_id in ids] == [State.DEAD, State.READY]
+    await h.ack(await h.lease("q"))
+    await h.advance(1)
+    assert await h.states([failed, done]) == {"forgotten": 2}

@@ -55,6 +55,15 @@ async def test_cancel_sorts_a_mixed_list_into_cancelled_and_lost(h: Harness) -> 
     assert set(answer.lost) == {done, unknown}
 
 
+@pytest.mark.parametrize("turned", [False, True])
+async def test_a_job_and_its_dependants_can_be_cancelled_together(h: Harness, turned: bool) -> None:
+    """None of them fails as another's dependant, in whatever order they are named."""
+    ids = (await h.push_many("q", [{}, {"depends_on": (-1,)}, {"depends_on": (-4,)}, {}])).ids
+    answer = await h.store.cancel(h.name, ids[::-1] if turned else ids)
+    assert (sorted(answer.acked), len(answer.lost)) == (ids, 0)
+    assert await h.states(ids) == {"cancelled": 4}
+
+
 async def test_the_worker_of_a_cancelled_job_learns_by_lost(h: Harness) -> None:
     ids = await h.push_alike("q", 3)
     lease = await h.lease("q", 3)

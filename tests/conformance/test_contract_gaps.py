@@ -254,6 +254,17 @@ async def test_a_dependant_pushed_later_changes_nothing_about_a_completed_job(h:
     assert after_.dependants == (dependant,)
 
 
+async def test_a_dependency_is_kept_for_a_dependant_that_is_still_held(h: Harness) -> None:
+    dependency = await h.push("q", retain_ms=0)
+    await h.store.open_bulk(h.name, "b")
+    (held,) = (await h.push_many("d", [{"depends_on": (dependency,)}], bulk="b")).ids
+    await h.cancel(dependency)
+    assert await h.state(dependency) == State.CANCELLED
+    await h.store.commit_bulk(h.name, "b")
+    assert await h.state(held) == State.DEAD
+    assert await h.state(dependency) is None
+
+
 # -- crons ---------------------------------------------------------------------------------------
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -329,6 +340,16 @@ async def test_a_purge_of_its_queue_does_not_stop_a_cron_that_skips_overlaps(h: 
             await h.ack(lease)
             fired += 1
     assert fired >= 4
+
+
+async def test_an_instant_that_is_skipped_unnoticed_was_skipped_at_that_instant(
+    h: Harness,
+) -> None:
+    await h.store.put_cron(h.name, minutely(missed="last"))
+    h.clock.advance(3 * MINUTE)
+    skipped = [job for job in await h.scan("q") if job.state == State.CANCELLED]
+    assert len(skipped) == 2
+    assert [job.finished_at for job in skipped] == [job.run_at for job in skipped]
 
 
 # -- the lifecycle -------------------------------------------------------------------------------

@@ -224,6 +224,20 @@ async def test_a_job_whose_key_is_taken_meanwhile_stays_dead(h: Harness, keep_ke
     assert await h.store.by_key(h.name, "q", "k") == newer
 
 
+async def test_a_duration_that_is_over_conflicts_with_whoever_took_the_key_then(
+    h: Harness,
+) -> None:
+    dead = await h.push("q", b"1", key="k", keep_key=30_000)
+    await h.advance(1)
+    await h.push("q", b"2", key="k", keep_key=500, on_conflict="replace")
+    await h.fail(await h.lease("q"), dead=True)
+    await h.advance(500)
+    newer = await h.push("q", b"3", key="k", on_conflict="match")
+    answer = await h.store.redrive(h.name, "q")
+    assert (answer.ids, answer.conflicts) == ((), (dead,))
+    assert await h.store.by_key(h.name, "q", "k") == newer
+
+
 async def test_a_conflict_is_over_when_the_other_job_has_ended(h: Harness) -> None:
     dead = await push_dead(h, key="k")
     other = await h.push("q", key="k")

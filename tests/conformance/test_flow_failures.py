@@ -147,6 +147,35 @@ async def test_a_failed_dependency_that_runs_again_by_redrive_revives_nothing(h:
     assert await h.state(job_id) == State.DEAD
 
 
+async def test_a_redriven_dependency_does_not_count_for_another(h: Harness) -> None:
+    failed, open_ = (await h.push_many("d", [{"priority": 1}, {}])).ids
+    await h.fail(await h.lease("d"), dead=True)
+    job_id = await h.push("q", depends_on=(failed, open_), on_dependency_failure="ignore")
+    assert await h.state(job_id) == State.BLOCKED
+    await h.store.redrive(h.name, "d")
+    lease = await h.lease("d")
+    assert lease.ids == [failed]
+    await h.ack(lease)
+    assert await h.state(job_id) == State.BLOCKED
+    await h.ack(await h.lease("d"))
+    assert await h.state(job_id) == State.READY
+
+
+async def test_a_key_of_a_job_that_is_dead_at_its_push_is_free_for_the_next_of_the_batch(
+    h: Harness,
+) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    jobs = (
+        await h.push_many(
+            "q", [{"key": "k", "depends_on": (failed,)}, {"key": "k", "on_conflict": "reject"}]
+        )
+    ).jobs
+    assert [outcome for _, outcome in jobs] == ["created", "created"]
+    assert [await h.state(job_id) for job_id, _ in jobs] == [State.DEAD, State.READY]
+    assert await h.store.by_key(h.name, "q", "k") == jobs[1][0]
+
+
 # -- forgotten dependencies ------------------------------------------------------------------------
 
 
@@ -227,3 +256,19 @@ async def test_a_failed_dependency_is_kept_for_a_dependant_that_ignores_it(h: Ha
     await h.ack(lease)
     await h.advance(1)
     assert await h.get(dependency) is None
+
+
+@pytest.mark.parametrize("how", ["drain", "purge", "purge_dead"])
+async def test_what_an_operator_throws_away_is_gone_whoever_depends_on_it(
+    h: Harness, how: str
+) -> None:
+    dependency = await h.push("d")
+    job_id = await h.push(
+        "q", depends_on=(dependency,), on_dependency_failure="ignore", delay_ms=HOUR
+    )
+    if how == "purge_dead":
+        await h.cancel(dependency, discard=True)
+    assert await getattr(h.store, how)(h.name, "d") == 1
+    assert await h.get(dependency) is None
+    assert await h.counts("d") == {}
+    assert await h.state(job_id) == State.SCHEDULED

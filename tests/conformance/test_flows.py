@@ -90,6 +90,29 @@ async def test_a_job_that_several_wait_for_names_its_dependants(h: Harness) -> N
     assert (await h.job(dependency)).dependants == tuple(ids)
 
 
+async def test_a_job_that_is_forgotten_is_no_longer_named_as_a_dependant(h: Harness) -> None:
+    dependency = await h.push("d")
+    forgotten, waits = (
+        await h.push_many("q", [{"depends_on": (dependency,), "retain_ms": n} for n in (0, 500)])
+    ).ids
+    await h.cancel(forgotten)
+    assert (await h.job(dependency)).dependants == (waits,)
+
+
+async def test_a_new_dependant_leaves_a_job_that_runs_or_ended_as_it_is(h: Harness) -> None:
+    done = await h.finish("d")
+    runs = await h.push("d", max_attempts=2, backoff=after(0))
+    lease = await h.lease("d")
+    waits = await h.push("q", depends_on=(done, runs))
+    assert [(await h.job(job_id)).attempt for job_id in (done, runs)] == [1, 1]
+    await h.fail(lease)
+    again = await h.lease("d")
+    assert [(job.id, job.attempt) for job in again.jobs] == [(runs, 2)]
+    await h.fail(again)
+    assert await h.state(runs) == State.DEAD
+    assert await h.state(waits) == State.DEAD
+
+
 # -- whole graphs ----------------------------------------------------------------------------------
 
 
@@ -139,6 +162,28 @@ async def test_a_reference_to_a_kept_key_of_a_completed_job_holds_nothing(h: Har
     assert await h.state(jobs[1][0]) == State.READY
 
 
+async def test_a_version_replaced_within_its_batch_may_wait_for_a_later_job(h: Harness) -> None:
+    jobs = (
+        await h.push_many(
+            "q",
+            [
+                {"payload": b"1", "key": "k"},
+                {"payload": b"2", "key": "k", "on_conflict": "replace", "depends_on": (-4,)},
+                {"depends_on": (-2,)},
+                {},
+            ],
+        )
+    ).jobs
+    keyed, child, last = jobs[0][0], jobs[2][0], jobs[3][0]
+    assert jobs[1] == (keyed, "updated")
+    assert (await h.job(keyed)).depends_on == (last,)
+    assert (await h.job(child)).depends_on == (keyed,)
+    for job_id in (last, keyed, child):
+        lease = await h.lease("q", 5)
+        assert lease.ids == [job_id]
+        await h.ack(lease)
+
+
 @pytest.mark.parametrize(
     "depends_on",
     [
@@ -160,6 +205,25 @@ async def test_a_cycle_is_refused_and_changes_nothing(
     assert await h.counts("q") == {"ready": 1}
     assert await h.store.by_key(h.name, "q", "k0") is None
     assert await h.push("q") == plain + 1
+
+
+async def test_a_cycle_through_a_key_of_the_same_push_is_refused(h: Harness) -> None:
+    """The second of them is ignored, so what depends on it depends on the first: on itself."""
+    with pytest.raises(Invalid) as caught:
+        await h.push_many("q", [{"key": "k", "depends_on": (-2,)}, {"key": "k"}])
+    assert caught.value.field.endswith("depends_on")
+    assert await h.counts("q") == {}
+
+
+async def test_a_cycle_is_refused_even_where_a_failed_dependency_would_break_it(
+    h: Harness,
+) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    with pytest.raises(Invalid) as caught:
+        await h.push_many("q", [{"depends_on": (-2,)}, {"depends_on": (-1, failed)}])
+    assert caught.value.field.endswith("depends_on")
+    assert await h.counts("q") == {}
 
 
 async def test_a_cycle_made_by_a_replace_is_refused(h: Harness) -> None:

@@ -297,3 +297,27 @@ async def test_return_and_match_look_at_the_waiting_version(h: Harness) -> None:
     await put(h, b"2")
     pushed = await h.push_many("q", [{"payload": b"2", "key": "k", "on_conflict": "match"}])
     assert pushed.jobs == [(job_id, "ignored")]
+
+
+@pytest.mark.parametrize("retain_dead_ms", [0, 500])
+async def test_the_new_version_may_be_over_as_soon_as_it_starts(
+    h: Harness, retain_dead_ms: int
+) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    job_id, _ = await put(h, b"1")
+    lease = await h.lease("q")
+    await put(h, b"2", depends_on=(failed,), retain_dead_ms=retain_dead_ms)
+    await h.fail(lease)
+    assert await h.state(job_id) == (State.DEAD if retain_dead_ms else None)
+    assert await h.store.by_key(h.name, "q", "k") is None
+
+
+async def test_a_dependency_is_kept_for_the_version_that_waits(h: Harness) -> None:
+    dependency = await h.push("d", retain_ms=0)
+    job_id, _ = await put(h, b"1")
+    lease = await h.lease("q")
+    await put(h, b"2", depends_on=(dependency,))
+    await h.cancel(dependency)
+    await h.ack(lease)
+    assert (await h.job(job_id)).dead_reason == DeadReason.DEPENDENCY_FAILED

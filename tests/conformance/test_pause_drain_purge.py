@@ -272,3 +272,22 @@ async def test_a_purge_over_several_blocks_leaves_nothing(h: Harness) -> None:
     fresh = (await h.push_many("q", [{"key": f"k{n}", "group": "g"} for n in range(3)])).jobs
     assert [outcome for _, outcome in fresh] == ["created"] * 3
     assert fresh[0][0] > ids[-1]
+
+
+async def test_purge_of_a_graph_whose_parts_have_ended_and_run(h: Harness) -> None:
+    await h.configure("q", retain_count=2)
+    specs = [
+        {},
+        {"depends_on": (-1,)},
+        {"group": "g"},
+        {"key": "a", "depends_on": (-2,)},
+        {"key": "b", "group": "g"},
+        {"depends_on": (-1, -5)},
+    ]
+    ids = (await h.push_many("q", specs)).ids
+    outside = await h.push("r", depends_on=(ids[5], ids[0]))
+    await h.ack(await h.lease("q"))
+    await h.cancel(ids[2], ids[4])
+    await h.store.purge(h.name, "q")
+    assert await h.states(ids) == {"forgotten": 6}
+    assert await h.state(outside) == State.DEAD

@@ -18,11 +18,12 @@ from penstock.model.job import MAX_ID, Ids, Job, Lease, Run
 from penstock.model.lifecycle import State
 from penstock.model.store import Acked, Pushed, Store
 from penstock.stores.clock import ManualClock
-from tests.oracle.plain import difference, plain
+from tests.oracle.plain import difference, plain, shown
 from tests.oracle.store import OracleStore
 
 NOBODY = MAX_ID  # an id that no job has
 SHOWN = 40  # last calls shown with a disagreement
+CLOSELY = 12  # jobs of each queue that are asked for one by one
 TURNS = 12  # of the loop, until every task has gone as far as it can
 
 
@@ -56,8 +57,7 @@ class Pair:
 
     async def call(self, name: str, tenant: str, *args: Any, **options: Any) -> Any:
         """Make the call on both; gives the oracle's answer, or the error that it raised."""
-        said = [repr(arg) for arg in args] + [f"{k}={v!r}" for k, v in options.items()]
-        self.history.append(f"{name}({tenant!r}, {', '.join(said)})")
+        self.history.append(shown(name, tenant, args, options))
         theirs = await _answer(self._ask_store(name, tenant, args, options))
         ours = await _answer(getattr(self.oracle, name)(tenant, *args, **options))
         await self.turn()
@@ -186,7 +186,7 @@ class Pair:
         for queue in queues:
             for key in keys:
                 await self.call("by_key", tenant, queue, key)
-            for job in await scan(self.oracle, tenant, queue):
+            for job in (await scan(self.oracle, tenant, queue))[:CLOSELY]:
                 await self.call("explain", tenant, job.id)
                 await self.call("result", tenant, job.id)
                 await self.call("logs", tenant, job.id)
@@ -200,7 +200,7 @@ class Pair:
 
     async def begin(self, name: str, tenant: str, *args: Any, **options: Any) -> None:
         """Make a call that may wait; its answers are compared when they come."""
-        self.history.append(f"begin {name}({tenant!r}, {args!r}, {options!r})")
+        self.history.append("begin " + shown(name, tenant, args, options))
         theirs = asyncio.ensure_future(_answer(self._ask_store(name, tenant, args, options)))
         ours = asyncio.ensure_future(_answer(getattr(self.oracle, name)(tenant, *args, **options)))
         self.waiting.append(Waiting(name, ours, theirs))

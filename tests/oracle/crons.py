@@ -60,9 +60,7 @@ def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
             break
         key = schedule.instant_key(spec.name, cron.config_hash, instant)
         keep_key = schedule.keep_key_ms(instant, world.now)
-        options = msgspec.structs.replace(
-            spec.options, codec=spec.codec, on_conflict="return", keep_key=keep_key
-        )
+        options = msgspec.structs.replace(spec.options, codec=spec.codec)
         version = Version(
             payload=spec.payload,
             options=options,

@@ -33,7 +33,6 @@ async def open_memory(clock: ManualClock, caps: Caps) -> Store:
 
 async def restart_memory(store: Any) -> Store:
     """The kernel is written out and read back; nothing else outlives the process."""
-    store.kernel = type(store.kernel).decode(store.kernel.encode())
     store.rebuild()
     return store  # type: ignore[no-any-return]
 

@@ -16,13 +16,20 @@ from tests.oracle.compare import NOBODY, Pair
 from tests.oracle.harness import Subject, open_oracle
 
 HOUR = 3_600_000
+BOOM = JobError(kind="Boom", message="it broke", trace="here")
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"priority": 1},
+    {"priority": -2},
+    {"delay_ms": 0},
+    {"delay_ms": 80},
+    {"payload": b'"new"'},
+    {"payload": b"\x01", "codec": "msgpack"},
+    {"priority": 1, "delay_ms": 30},
+)
 STALE = 3  # leases that have ended and are still tried
+RARELY = 13  # places from here on pick something unlikely
 
 Picks = list[tuple[int, int]]
-
-
-def has_lease(machine: "Machine") -> bool:
-    return any(machine.leases.values())
 
 
 class Machine(RuleBasedStateMachine):
@@ -36,7 +43,7 @@ class Machine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.failed = False
         self.ids: dict[str, list[int]] = {tenant: [] for tenant in say.TENANTS}  # newest first
-        self.leases: dict[str, list[Lease]] = {tenant: [] for tenant in say.TENANTS}
+        self.leases: list[tuple[str, Lease]] = []  # with their tenants, oldest first
         self.pushed: list[tuple[str, list[Run], dict[str, Any]]] = []  # by producers
 
     @initialize(features=say.features)
@@ -93,15 +100,14 @@ class Machine(RuleBasedStateMachine):
             seen = set(self.ids[tenant])
             new = [j.id for j in world.jobs.values() if j.tenant == tenant and j.id not in seen]
             self.ids[tenant] = sorted(new, reverse=True) + self.ids[tenant]
-            leases = self.leases[tenant]
-            live = [lease for lease in leases if lease.token in world.leases]
-            stale = [lease for lease in leases if lease.token not in world.leases]
-            self.leases[tenant] = stale[-STALE:] + live
+        live = [each for each in self.leases if each[1].token in world.leases]
+        stale = [each for each in self.leases if each[1].token not in world.leases]
+        self.leases = stale[-STALE:] + live
 
     def remember(self, lease: Any) -> None:
         if isinstance(lease, Lease):
-            tenant = self.pair.oracle.world.jobs[lease.ids[0]].tenant
-            self.leases[tenant].append(lease)
+            tenant = self.pair.oracle.world.leases[lease.token].tenant
+            self.leases.append((tenant, lease))
 
     def some_id(self, tenant: str, place: int) -> int:
         ids = self.ids[tenant]
@@ -110,19 +116,21 @@ class Machine(RuleBasedStateMachine):
     def some_ids(self, tenant: str, places: list[int]) -> list[int]:
         return [self.some_id(tenant, place) for place in places]
 
-    def of_lease(
-        self, tenant: str, lease: int, places: list[int] | None
-    ) -> tuple[str, list[int] | None]:
-        """A token, and ids most of which are, or were, of its claim."""
-        leases = self.leases[tenant]
-        if not leases:
-            return "no such lease", None if places is None else self.some_ids(tenant, places)
-        chosen = leases[-1 - lease % len(leases)]
+    def some_lease(self, place: int) -> tuple[str, Lease]:
+        """Mostly one that is alive, the newest first."""
+        world = self.pair.oracle.world
+        live = [each for each in self.leases if each[1].token in world.leases]
+        chosen = live if live and place < RARELY else self.leases
+        return chosen[-1 - place % len(chosen)]
+
+    def some_of(self, tenant: str, lease: Lease, places: list[int] | None) -> list[int] | None:
+        """Ids most of which are, or were, of the lease."""
         if places is None:
-            return chosen.token, None
-        ids = chosen.ids
-        return chosen.token, [
-            ids[place % len(ids)] if place < 12 else self.some_id(tenant, place) for place in places
+            return None
+        ids = lease.ids
+        return [
+            ids[place % len(ids)] if place < RARELY else self.some_id(tenant, place)
+            for place in places
         ]
 
     # -- producing -------------------------------------------------------------------------------
@@ -173,43 +181,64 @@ class Machine(RuleBasedStateMachine):
         run = Run.pack(queue, [b"%d" % n for n in range(len(keys))], more_keys=keys)
         self.step("push", tenant, [run])
 
-    @rule(tenant=say.tenant, queue=say.queue, picks=say.picks, sequence=st.integers(0, 3))
-    def push_as_producer(self, tenant: str, queue: str, picks: Picks, sequence: int) -> None:
+    @rule(
+        tenant=say.tenant,
+        queue=say.queue,
+        picks=say.picks,
+        sequence=st.integers(0, 3),
+        again=st.booleans(),
+    )
+    def push_as_producer(
+        self, tenant: str, queue: str, picks: Picks, sequence: int, again: bool
+    ) -> None:
+        if again and self.pushed:
+            tenant, runs, numbered = self.pushed[-1 - sequence % len(self.pushed)]
+            self.step("push", tenant, runs, **numbered)
+            return
         runs = [Run.of(queue, self.specs(tenant, [picks]))]
         numbered = {"producer": "p", "sequence": sequence}
         if isinstance(self.step("push", tenant, runs, **numbered), Pushed):
             self.pushed.append((tenant, runs, numbered))
-
-    @precondition(lambda self: self.pushed)
-    @rule(place=say.place)
-    def push_again(self, place: int) -> None:
-        tenant, runs, numbered = self.pushed[-1 - place % len(self.pushed)]
-        self.step("push", tenant, runs, **numbered)
 
     # -- bulks -----------------------------------------------------------------------------------
 
     bulk = st.sampled_from(("x", "x", "y"))
     part = st.sampled_from(("", "1"))
 
-    @rule(tenant=say.tenant, bulk=bulk, deadline_ms=st.sampled_from((HOUR, 1_000)))
-    def open_bulk(self, tenant: str, bulk: str, deadline_ms: int) -> None:
-        self.step("open_bulk", tenant, bulk, deadline_ms=deadline_ms)
-
-    @precondition(lambda self: self.pair.oracle.world.bulks)
-    @rule(tenant=say.tenant, queue=say.queue, jobs=say.jobs, bulk=bulk, part=part)
-    def push_held(self, tenant: str, queue: str, jobs: list[Picks], bulk: str, part: str) -> None:
+    @rule(
+        tenant=say.tenant,
+        queue=say.queue,
+        jobs=say.jobs,
+        bulk=bulk,
+        part=part,
+        deadline_ms=st.sampled_from((None, HOUR, 1_000)),
+    )
+    def push_held(
+        self,
+        tenant: str,
+        queue: str,
+        jobs: list[Picks],
+        bulk: str,
+        part: str,
+        deadline_ms: int | None,
+    ) -> None:
+        """Into a bulk that is opened first, unless the deadline is None."""
+        if deadline_ms is not None:
+            self.step("open_bulk", tenant, bulk, deadline_ms=deadline_ms)
         runs = [Run.of(queue, self.specs(tenant, jobs))]
         self.step("push", tenant, runs, bulk=bulk, part=part)
 
     @precondition(lambda self: self.pair.oracle.world.bulks)
-    @rule(tenant=say.tenant, bulk=bulk, parts=st.sampled_from((None, None, [""], ["1"], ["2"])))
-    def commit_bulk(self, tenant: str, bulk: str, parts: list[str] | None) -> None:
-        self.step("commit_bulk", tenant, bulk, parts)
-
-    @precondition(lambda self: self.pair.oracle.world.bulks)
-    @rule(tenant=say.tenant, bulk=bulk)
-    def abort_bulk(self, tenant: str, bulk: str) -> None:
-        self.step("abort_bulk", tenant, bulk)
+    @rule(
+        tenant=say.tenant,
+        bulk=bulk,
+        parts=st.sampled_from((None, None, [""], ["1"], ["2"], "abort")),
+    )
+    def end_bulk(self, tenant: str, bulk: str, parts: Any) -> None:
+        if parts == "abort":
+            self.step("abort_bulk", tenant, bulk)
+        else:
+            self.step("commit_bulk", tenant, bulk, parts)
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -237,70 +266,74 @@ class Machine(RuleBasedStateMachine):
         if isinstance(lease, Lease) and how == "ack":
             self.step("ack", tenant, lease.token)
         elif isinstance(lease, Lease) and how == "fail":
-            self.step("fail", tenant, lease.token, error=JobError(kind="Boom"))
+            self.step("fail", tenant, lease.token, error=BOOM)
 
-    @rule(tenant=say.tenant, queue=say.queue, n=st.sampled_from((1, 3)), lease_ms=lease_ms)
-    def wait_for_jobs(self, tenant: str, queue: str, n: int, lease_ms: int | None) -> None:
-        options = {"lease_ms": lease_ms, "wait_ms": 200}
-        self.run(self.pair.begin("claim", tenant, [queue], n, **options))
-
-    @precondition(lambda self: any(self.ids.values()))
-    @rule(tenant=say.tenant, place=say.place)
-    def wait_for_result(self, tenant: str, place: int) -> None:
-        job_id = self.some_id(tenant, place)
-        self.run(self.pair.begin("result", tenant, job_id, wait_ms=200))
+    @rule(
+        tenant=say.tenant,
+        queue=say.queue,
+        n=st.sampled_from((1, 3)),
+        lease_ms=lease_ms,
+        job=st.one_of(st.none(), say.place),
+    )
+    def wait(self, tenant: str, queue: str, n: int, lease_ms: int | None, job: int | None) -> None:
+        """For jobs, or for the end of one."""
+        if job is None:
+            options = {"lease_ms": lease_ms, "wait_ms": 200}
+            self.run(self.pair.begin("claim", tenant, [queue], n, **options))
+        else:
+            job_id = self.some_id(tenant, job)
+            self.run(self.pair.begin("result", tenant, job_id, wait_ms=200))
 
     @precondition(lambda self: self.pair.waiting)
     @rule(place=say.place)
     def give_up_waiting(self, place: int) -> None:
         self.run(self.pair.give_up(place % len(self.pair.waiting)))
 
-    @precondition(has_lease)
-    @rule(tenant=say.tenant, lease=say.place, places=places, results=st.booleans())
-    def ack(self, tenant: str, lease: int, places: list[int] | None, results: bool) -> None:
-        token, ids = self.of_lease(tenant, lease, places)
+    @precondition(lambda self: self.leases)
+    @rule(lease=say.place, places=places, results=st.booleans())
+    def ack(self, lease: int, places: list[int] | None, results: bool) -> None:
+        tenant, held = self.some_lease(lease)
+        ids = self.some_of(tenant, held, places)
         values = dict.fromkeys(ids[:1], b"7") if results and ids else None
-        self.step("ack", tenant, token, ids, results=values)
+        self.step("ack", tenant, held.token, ids, results=values)
 
-    @precondition(has_lease)
+    @precondition(lambda self: self.leases)
     @rule(
-        tenant=say.tenant,
         lease=say.place,
         places=places,
         retry_in_ms=st.sampled_from((None, None, 0, 45)),
         dead=st.sampled_from((False, False, True)),
     )
     def fail(
-        self,
-        tenant: str,
-        lease: int,
-        places: list[int] | None,
-        retry_in_ms: int | None,
-        dead: bool,
+        self, lease: int, places: list[int] | None, retry_in_ms: int | None, dead: bool
     ) -> None:
-        token, ids = self.of_lease(tenant, lease, places)
-        error = JobError(kind="Boom", message="it broke", trace="here")
-        self.step("fail", tenant, token, ids, error=error, retry_in_ms=retry_in_ms, dead=dead)
+        tenant, held = self.some_lease(lease)
+        ids = self.some_of(tenant, held, places)
+        options = {"retry_in_ms": retry_in_ms, "dead": dead}
+        self.step("fail", tenant, held.token, ids, error=BOOM, **options)
 
-    @precondition(has_lease)
-    @rule(tenant=say.tenant, lease=say.place, places=places)
-    def release(self, tenant: str, lease: int, places: list[int] | None) -> None:
-        token, ids = self.of_lease(tenant, lease, places)
-        self.step("release", tenant, token, ids)
+    @precondition(lambda self: self.leases)
+    @rule(lease=say.place, places=places)
+    def release(self, lease: int, places: list[int] | None) -> None:
+        tenant, held = self.some_lease(lease)
+        self.step("release", tenant, held.token, self.some_of(tenant, held, places))
 
-    @precondition(has_lease)
-    @rule(tenant=say.tenant, lease=say.place, lease_ms=lease_ms)
-    def extend(self, tenant: str, lease: int, lease_ms: int | None) -> None:
-        token, _ = self.of_lease(tenant, lease, None)
-        self.step("extend", tenant, token, lease_ms)
-
-    @precondition(has_lease)
-    @rule(tenant=say.tenant, lease=say.place, place=say.place, progress=st.sampled_from((None, 5)))
-    def report(self, tenant: str, lease: int, place: int, progress: int | None) -> None:
-        token, ids = self.of_lease(tenant, lease, [place])
-        job_id = ids[0] if ids else NOBODY
-        lines = [LogLine(0, "hello")]
-        self.step("report", tenant, token, job_id, progress=progress, message="so", logs=lines)
+    @precondition(lambda self: self.leases)
+    @rule(
+        lease=say.place,
+        lease_ms=lease_ms,
+        job=st.one_of(st.none(), say.place),
+        progress=st.sampled_from((None, 5)),
+    )
+    def keep(self, lease: int, lease_ms: int | None, job: int | None, progress: int | None) -> None:
+        """A heartbeat, or a word about one job."""
+        tenant, held = self.some_lease(lease)
+        if job is None:
+            self.step("extend", tenant, held.token, lease_ms)
+            return
+        (job_id,) = self.some_of(tenant, held, [job]) or [NOBODY]
+        said = {"progress": progress, "message": "so", "logs": [LogLine(0, "hello")]}
+        self.step("report", tenant, held.token, job_id, **said)
 
     # -- operators -------------------------------------------------------------------------------
 
@@ -317,17 +350,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         tenant=say.tenant,
         place=say.place,
-        change=st.sampled_from(
-            (
-                {"priority": 1},
-                {"priority": -2},
-                {"delay_ms": 0},
-                {"delay_ms": 80},
-                {"payload": b'"new"'},
-                {"payload": b"\x01", "codec": "msgpack"},
-                {"priority": 1, "delay_ms": 30},
-            )
-        ),
+        change=st.sampled_from(CHANGES),
     )
     def edit(self, tenant: str, place: int, change: dict[str, Any]) -> None:
         self.step("edit", tenant, self.some_id(tenant, place), **change)
@@ -355,14 +378,12 @@ class Machine(RuleBasedStateMachine):
     def clear(self, tenant: str, queue: str, how: str) -> None:
         self.step(how, tenant, queue)
 
-    @rule(tenant=say.tenant, spec=say.crons)
-    def put_cron(self, tenant: str, spec: Any) -> None:
-        self.step("put_cron", tenant, spec)
-
-    @precondition(lambda self: self.pair.oracle.world.crons)
-    @rule(tenant=say.tenant, name=st.sampled_from(say.CRONS))
-    def drop_cron(self, tenant: str, name: str) -> None:
-        self.step("drop_cron", tenant, name)
+    @rule(tenant=say.tenant, spec=say.crons, drop=st.sampled_from((False, False, True)))
+    def cron(self, tenant: str, spec: Any, drop: bool) -> None:
+        if drop:
+            self.step("drop_cron", tenant, spec.name)
+        else:
+            self.step("put_cron", tenant, spec)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -373,7 +394,7 @@ class Machine(RuleBasedStateMachine):
         if self.pair.waiting:
             self.run(self.pair.tick())
 
-    @rule(ms=st.sampled_from((1, 10, 25, 50, 100, 300, 1_000)))
+    @rule(ms=st.sampled_from((1, 10, 25, 50, 100, 300, 1_000, 90_000)))
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)
         self.pass_time(f"clock.advance({ms})")
@@ -383,15 +404,13 @@ class Machine(RuleBasedStateMachine):
         self.clock.jump(ms)
         self.pass_time(f"clock.jump({ms})")
 
-    @rule()
-    def tick(self) -> None:
-        self.run(self.pair.tick())
-
-    @rule()
-    def restart(self) -> None:
-        self.pair.history.append("restart")
-        self.pair.store = self.run(self.subject.restart(self.pair.store))
-
-    @rule(tenant=say.tenant)
-    def look_closely(self, tenant: str) -> None:
-        self.run(self.pair.look_at_details(tenant, say.QUEUES, say.KEYS))
+    @rule(what=st.sampled_from(("tick", "look", "restart")))
+    def meanwhile(self, what: str) -> None:
+        if what == "tick":
+            self.run(self.pair.tick())
+        elif what == "look":
+            for tenant in say.TENANTS:
+                self.run(self.pair.look_at_details(tenant, say.QUEUES, say.KEYS))
+        else:
+            self.pair.history.append("restart")
+            self.pair.store = self.run(self.subject.restart(self.pair.store))

@@ -7,8 +7,10 @@ where the contract gives none.
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from penstock.model.errors import PenstockError
-from penstock.model.job import Job, JobError, Lease, LogLine
+from penstock.model.job import Job, JobError, Lease, LogLine, Run
 from penstock.model.store import (
     Acked,
     BulkInfo,
@@ -144,3 +146,58 @@ def difference(left: Any, right: Any, path: str = "") -> list[str]:
             found += difference(one, other, f"{path}[{index}]")
         return found
     return [f"{path or 'answer'}: oracle {left!r}, store {right!r}"]
+
+
+# -- showing -------------------------------------------------------------------------------------
+
+
+def shown(name: str, tenant: str, args: Any, options: dict[str, Any]) -> str:
+    """A call as one would write it, without what is said by default."""
+    said = [repr(tenant), *map(short, args)]
+    said += [f"{key}={short(value)}" for key, value in options.items() if value is not None]
+    return f"{name}({', '.join(said)})"
+
+
+def short(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], Run):
+        return f"[{', '.join(map(short, value))}]"
+    if isinstance(value, Run):
+        return f"Run({value.queue!r}, {jobs_of(value)})"
+    if isinstance(value, msgspec.Struct):
+        changed = {
+            name: getattr(value, name)
+            for name, default in defaults_of(type(value)).items()
+            if getattr(value, name) != default
+        }
+        said = ", ".join(f"{name}={short(each)}" for name, each in changed.items())
+        return f"{type(value).__name__}({said})"
+    return repr(value)
+
+
+def jobs_of(run: Run) -> list[dict[str, Any]]:
+    """Each job of a run by what it says beyond the defaults."""
+    columns = ("keys", "more_keys", "groups", "headers", "depends_on", "delay_ms", "run_at")
+    jobs = []
+    for index, payload in enumerate(run.payloads()):
+        options = run.options[0 if run.option_of is None else run.option_of[index]]
+        job: dict[str, Any] = {"payload": payload}
+        for name, default in defaults_of(type(options)).items():
+            if getattr(options, name) != default:
+                job[name] = getattr(options, name)
+        for name in columns:
+            column = getattr(run, name)
+            value = column if column is None or isinstance(column, int) else column[index]
+            if value not in (None, ()):
+                job[name] = value
+        jobs.append(job)
+    return jobs
+
+
+def defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    fields = msgspec.structs.fields(kind)
+    return {
+        each.name: each.default
+        if each.default_factory is msgspec.NODEFAULT
+        else each.default_factory()
+        for each in fields
+    }

@@ -128,7 +128,7 @@ crons = st.builds(
     CronSpec,
     name=st.sampled_from(CRONS),
     queue=queue,
-    schedule=st.sampled_from((Every(every_ms=1_000), Every(every_ms=60_000))),
+    schedule=st.sampled_from((Every(every_ms=600_000), Every(every_ms=100_000))),
     payload=st.sampled_from(PAYLOADS),
     overlap=st.sampled_from(("allow", "skip")),
     missed=st.sampled_from(("last", "all", "none")),

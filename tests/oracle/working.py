@@ -115,7 +115,7 @@ def hand_over(world: World, lease: OracleLease, jobs: list[OracleJob]) -> Lease:
                 job.id: Individual(
                     attempt=job.attempt,
                     priority=job.priority,
-                    key=job.said.key,
+                    key=job.said.keys[0].key if job.said.keys else None,
                     group=job.said.group,
                     headers=job.said.headers,
                     depends_on=job.said.depends_on,

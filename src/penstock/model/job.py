@@ -257,7 +257,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     dead_reason: DeadReason | None = None
     lease_expires_at: int | None = None  # wall clock, while active
-    last_heartbeat: int | None = None  # of the claim, or the last extend
+    last_heartbeat: int | None = None  # while active: the claim, or the last extend
     worker: str | None = None  # of the current or last attempt; None before the first claim
     progress: int | None = None
     progress_message: str | None = None
