@@ -72,6 +72,15 @@ async def test_a_blocked_job_whose_run_at_has_passed_stays_blocked(h: Harness) -
     assert await h.claimed("q") == [job_id]
 
 
+async def test_a_wall_clock_set_back_does_not_delay_a_job_without_a_delay(h: Harness) -> None:
+    dependency = await h.push("d")
+    job_id = await h.push("q", depends_on=(dependency,))
+    await h.jump(-2_000)
+    await finish_next(h, "d", dependency)
+    assert await h.state(job_id) == State.READY
+    assert await h.claimed("q") == [job_id]
+
+
 async def test_a_dependency_that_completed_already_holds_nothing(h: Harness) -> None:
     done = await h.finish("d")
     assert await h.state(await h.push("q", depends_on=(done,))) == State.READY

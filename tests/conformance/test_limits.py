@@ -359,3 +359,15 @@ async def test_removing_the_configuration_removes_its_limits(h: Harness, limits:
     assert await h.claimed("q", 10) == ids[:2]
     await h.configure("q")
     assert await h.claimed("q", 10) == ids[2:]
+
+
+async def test_removing_a_group_rate_lets_its_groups_go_on(h: Harness) -> None:
+    await h.configure("q", limits=Limits(group_rate=Rate(tokens=1, per_ms=60_000)))
+    first, second = (await h.push_many("q", [{"group": "g"}, {"group": "g"}])).ids
+    lease = await h.lease("q", 5)
+    assert lease.ids == [first]
+    await h.configure("q")
+    assert (await h.store.explain(h.name, second)).reasons == ("group",)
+    await h.ack(lease)
+    assert (await h.store.explain(h.name, second)).reasons == ("next",)
+    assert await h.claimed("q", 5) == [second]

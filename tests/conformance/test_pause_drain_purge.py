@@ -1,5 +1,7 @@
 """Pause, drain and purge: what each of them stops, ends and forgets, and what it leaves alone."""
 
+from typing import Any
+
 import pytest
 
 from penstock.model.errors import LeaseLost, NotFound, PenstockError
@@ -276,7 +278,7 @@ async def test_a_purge_over_several_blocks_leaves_nothing(h: Harness) -> None:
 
 async def test_purge_of_a_graph_whose_parts_have_ended_and_run(h: Harness) -> None:
     await h.configure("q", retain_count=2)
-    specs = [
+    specs: list[dict[str, Any]] = [
         {},
         {"depends_on": (-1,)},
         {"group": "g"},

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.model.job import JobError, Lease
+from penstock.model.job import JobError
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds
 from penstock.model.store import Acked, Failed, Pushed, QueueInfo, Released
@@ -195,23 +195,25 @@ class GivesAJobTwice(OracleStore):
         return answer
 
 
-FAULTS: tuple[type[OracleStore], ...] = (
-    KeepsTheGroupSlotOnRelease,
-    WaitsTwiceAsLongAtFirst,
-    ReusesTheIdsOfAPurgedQueue,
-    LosesKeysInARestart,
-    LosesGroupSlotsInARestart,
-    HoldsALeaseOneMillisecondTooLong,
-    SpendsOneTokenForABatch,
-    MiscountsAfterACancel,
-    FreesAKeptKeyAtTheEnd,
-    DropsTheNewVersionAtTheAck,
-    ForgetsTheTtlOnlyAtTheAck,
-    ServesTheLatestWaiterFirst,
-    LetsLeasesRunOnTheWallClock,
-    StrandsTheDependantsOfWhatIsForgottenAtOnce,
-    AnswersARepeatedPushAnew,
-    PublishesEveryPart,
-    ForgetsABound,
-    GivesAJobTwice,
-)
+# Each with the features of the histories in which it is looked for; none: of any histories.
+FAULTS: dict[type[OracleStore], list[str]] = {
+    KeepsTheGroupSlotOnRelease: ["groups"],
+    WaitsTwiceAsLongAtFirst: [],
+    ReusesTheIdsOfAPurgedQueue: [],
+    LosesKeysInARestart: [],
+    LosesGroupSlotsInARestart: ["groups", "attempts"],
+    HoldsALeaseOneMillisecondTooLong: [],
+    SpendsOneTokenForABatch: [],
+    MiscountsAfterACancel: [],
+    FreesAKeptKeyAtTheEnd: ["keys"],
+    DropsTheNewVersionAtTheAck: ["keys"],
+    ForgetsTheTtlOnlyAtTheAck: ["time"],
+    ServesTheLatestWaiterFirst: [],
+    LetsLeasesRunOnTheWallClock: [],
+    StrandsTheDependantsOfWhatIsForgottenAtOnce: ["flows", "retention"],
+    CancelsForAnyTenant: [],
+    AnswersARepeatedPushAnew: [],
+    PublishesEveryPart: [],
+    ForgetsABound: [],
+    GivesAJobTwice: [],
+}

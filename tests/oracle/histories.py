@@ -5,7 +5,7 @@ into long ones. Both drive the same `Machine`, whose arguments are places and no
 is left of a history still means something after steps were taken out of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -22,10 +22,11 @@ Step = tuple[str, dict[str, Any]]
 class Dice:
     """Draws the arguments of the machine's steps."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, features: Sequence[str]) -> None:
         self.random = Random(seed)
         count = self.random.randint(1, 5)
-        self.features = sorted(self.random.sample(sorted(say.FEATURES), count))
+        drawn = self.random.sample(sorted(say.FEATURES), count)
+        self.features = sorted(features or drawn)
 
     def one_of(self, *values: T) -> T:
         return self.random.choice(values)
@@ -258,9 +259,9 @@ STEPS: dict[str, tuple[int, Callable[[Dice], dict[str, Any]]]] = {
 }
 
 
-def history(seed: int, length: int) -> list[Step]:
-    """The first step opens; so many follow."""
-    dice = Dice(seed)
+def history(seed: int, length: int, features: Sequence[str] = ()) -> list[Step]:
+    """The first step opens; so many follow. Features that are not said are drawn."""
+    dice = Dice(seed, features)
     weights = [weight for weight, _ in STEPS.values()]
     names = dice.random.choices(list(STEPS), weights, k=length)
     return [

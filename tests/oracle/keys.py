@@ -1,5 +1,7 @@
 """Keys: which job a key stands for, and until when."""
 
+from dataclasses import replace
+
 from penstock.model.errors import Conflict, Overloaded
 from penstock.model.job import Outcome
 from penstock.model.policy import Caps
@@ -16,7 +18,7 @@ def kept(world: World, record: KeptKey) -> bool:
     if record.keep == "retained":
         return True
     if record.keep == "started":
-        return not job.ended and (job.waiting is not None or not job.claimed)
+        return not job.ended and not job.claimed
     return not job.ended
 
 
@@ -26,17 +28,14 @@ def holder(world: World, tenant: str, queue: str, key: str) -> KeptKey | None:
 
 
 def take(world: World, job: OracleJob, version: Version, at: int) -> None:
-    """The job carries the version's keys from `at` on, and no others.
+    """The job carries the version's keys from `at` on.
 
     Of several keys, those that stand for another job stay with it.
     """
-    for claim in job.last_said.keys:
-        place = (job.tenant, job.queue, claim.key)
-        if place in world.keys and world.keys[place].job_id == job.id:
-            del world.keys[place]
     for claim in version.keys:
         other = holder(world, job.tenant, job.queue, claim.key)
-        if other is not None and not (claim.on_conflict == "replace" and over(world, other)):
+        free = other is None or other.job_id == job.id
+        if not free and not (claim.on_conflict == "replace" and over(world, other)):
             continue
         world.keys[job.tenant, job.queue, claim.key] = KeptKey(
             job_id=job.id,
@@ -46,9 +45,16 @@ def take(world: World, job: OracleJob, version: Version, at: int) -> None:
         )
 
 
-def over(world: World, record: KeptKey) -> bool:
+def joined(before: Version, after: Version) -> Version:
+    """The new version with the job's other keys too: a replace takes none away."""
+    new = {claim.key: claim for claim in after.keys}
+    old = {claim.key: claim for claim in before.keys}
+    return replace(after, keys=tuple((old | new).values()))
+
+
+def over(world: World, record: KeptKey | None) -> bool:
     """Has the key outlived its job?"""
-    job = world.jobs.get(record.job_id)
+    job = None if record is None else world.jobs.get(record.job_id)
     return job is None or job.ended
 
 
@@ -94,7 +100,7 @@ def decide(world: World, tenant: str, queue: str, version: Version) -> tuple[Out
 
 def identical(job: OracleJob, version: Version) -> bool:
     """Would a replace by `version` change nothing?"""
-    last = job.last_said
+    last = replace(job.last_said, keys=version.keys, key=version.key)
     if job.waiting is None and job.priority != job.said.options.priority:
         return False  # edited
     if last.delay_ms is not None or version.delay_ms is not None:

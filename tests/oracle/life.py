@@ -3,6 +3,7 @@
 `at` is the wall-clock instant at which a thing takes effect, which may lie before the noticing.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.model.job import JobError
@@ -21,6 +22,7 @@ TRACE_BYTES = 16 * 1024
 
 def begin(world: World, job: OracleJob, version: Version, *, at: int, said_at: int) -> None:
     """A version starts afresh at `at`; a relative delay counts from `said_at`."""
+    job.published = True
     job.said = version
     job.waiting = None
     job.priority = version.options.priority
@@ -31,6 +33,7 @@ def begin(world: World, job: OracleJob, version: Version, *, at: int, said_at: i
     job.progress = job.progress_message = job.result = job.result_codec = None
     job.worker = job.started_at = job.heartbeat_at = job.finished_at = None
     job.run_at = run_at_of(version, at, said_at)
+    job.delayed = job.run_at > at
     ttl_ms = version.options.ttl_ms
     job.ttl_ends = None if ttl_ms is None else at + ttl_ms
     await_dependencies(world, job, version.depends_on)
@@ -72,7 +75,7 @@ def has_failed(world: World, tenant: str, dependency: int) -> bool:
 def wait_or_ready(world: World, job: OracleJob, at: int) -> None:
     if job.unmet:
         job.state = State.BLOCKED
-    elif job.run_at > at:
+    elif job.delayed and job.run_at > at:
         job.state = State.SCHEDULED
     else:
         make_ready(world, job, at)
@@ -124,6 +127,9 @@ def restart(world: World, job: OracleJob, at: int) -> bool:
         return False
     job.created_at = job.waiting_since
     begin(world, job, job.waiting, at=at, said_at=job.waiting_since)
+    # The new version has not been claimed yet: a key kept until then is its own again.
+    again = [claim for claim in job.said.keys if claim.keep_key == "started"]
+    keys.take(world, job, replace(job.said, keys=tuple(again)), at)
     return True
 
 

@@ -110,7 +110,9 @@ class Machine(RuleBasedStateMachine):
             self.leases.append((tenant, lease))
 
     def some_id(self, tenant: str, place: int) -> int:
-        ids = self.ids[tenant]
+        """Mostly one of the tenant's, the newest first."""
+        owner = tenant if place < RARELY else say.TENANTS[tenant == say.TENANTS[0]]
+        ids = self.ids[owner] or self.ids[tenant]
         return ids[place % len(ids)] if ids else NOBODY
 
     def some_ids(self, tenant: str, places: list[int]) -> list[int]:

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.model.job import Job, JobError, Lease, LogLine, Run
+from penstock.model.lifecycle import State
 from penstock.model.store import (
     Acked,
     BulkInfo,
@@ -111,6 +112,7 @@ def claimed(job: Job, rename: Rename) -> dict[str, Any]:
 def known(job: Job, rename: Rename) -> dict[str, Any]:
     """Everything that is known of a job."""
     return claimed(job, rename) | {
+        "run_at": None if job.state is State.HELD else job.run_at,  # counts from the commit
         "queue": job.queue,
         "state": job.state.value,
         "dead_reason": job.dead_reason,

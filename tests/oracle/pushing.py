@@ -98,7 +98,9 @@ def push(
         else:
             answers = push_now(world, tenant, runs)
         created = [job_id for run in answers for job_id, what in run if what == "created"]
-        if has_cycle(world, [job_id for run in answers for job_id, _ in run]):
+        if has_cycle(
+            world, {job_id for run in answers for job_id, what in run if what != "ignored"}
+        ):
             raise Invalid("the dependencies form a cycle", "depends_on")
         check_bounds(world, tenant, [world.jobs[job_id] for job_id in created])
         if any(run.keys is not None or run.more_keys is not None for run in runs):
@@ -189,6 +191,7 @@ def replace_job(world: World, job: OracleJob, version: Version) -> bool:
     if keys.identical(job, version):
         return False
     keys.take(world, job, version, world.now)
+    version = keys.joined(job.last_said, version)
     world.tell("replaced", job, world.now)
     if job.state is State.ACTIVE:
         job.waiting = version
@@ -258,29 +261,30 @@ def check_dependencies(world: World, tenant: str, runs: Sequence[Run], bulk: str
                     raise Invalid(f"job {dep} is held in another bulk", "depends_on")
 
 
-def waits_for(world: World, job: OracleJob) -> list[int]:
-    """The known jobs that must end before this one, or its next version, can run."""
-    if job.waiting is not None:
-        named = job.waiting.depends_on
-    elif job.state is State.HELD:
-        named = job.said.depends_on
+def waits_for(world: World, job: OracleJob, new: set[int]) -> list[int]:
+    """The jobs that must end before this one, or its next version, can run.
+
+    Jobs of the push in question wait for all that they name, even if one is dead already.
+    """
+    if job.waiting is not None or job.state is State.HELD or job.id in new:
+        named = job.last_said.depends_on
     else:
         named = tuple(job.unmet)
-    return [dep for dep in named if dep in world.jobs and not world.jobs[dep].ended]
+    return [i for i in named if i in world.jobs and (i in new or not world.jobs[i].ended)]
 
 
-def has_cycle(world: World, starts: list[int]) -> bool:
-    """Can one of these jobs be reached from itself?"""
-    for start in set(starts):
+def has_cycle(world: World, new: set[int]) -> bool:
+    """Can one of the jobs that were just pushed be reached from itself?"""
+    for start in new:
         seen: set[int] = set()
-        ahead = waits_for(world, world.jobs[start]) if start in world.jobs else []
+        ahead = waits_for(world, world.jobs[start], new)
         while ahead:
             job_id = ahead.pop()
             if job_id == start:
                 return True
             if job_id not in seen:
                 seen.add(job_id)
-                ahead += waits_for(world, world.jobs[job_id])
+                ahead += waits_for(world, world.jobs[job_id], new)
     return False
 
 
@@ -329,7 +333,7 @@ def push_held(world: World, tenant: str, runs: Sequence[Run], bulk: str, part: s
             named = [ids[-dep - 1] if dep < 0 else dep for dep in job.said.depends_on]
             job.said = replace(job.said, depends_on=tuple(dict.fromkeys(named)))
             job.bulk = bulk
-            job.run_at = life.run_at_of(job.said, world.now, world.now)
+            job.run_at = max(world.now, job.said.run_at or 0)  # a delay counts from the commit
             for dep in job.said.depends_on:
                 world.dependants[dep] = (*world.dependants.get(dep, ()), job.id)
             world.tell("pushed", job, world.now, bytes=len(job.said.payload), held=True)

@@ -1,4 +1,8 @@
-"""Random histories on every embedded store beside the oracle. See `machine.py`."""
+"""Random histories on every embedded store beside the oracle.
+
+`PENSTOCK_LONG=1` takes many more and longer ones. Hypothesis shrinks what it finds; a history from
+a seed is cut down by `shortest` before it is shown.
+"""
 
 import os
 
@@ -6,28 +10,47 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.oracle.compare import Disagreement
 from tests.oracle.harness import MEMORY, TWIN, Subject
+from tests.oracle.histories import failure_of, history, shortest
 from tests.oracle.machine import Machine
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
+EXAMPLES, STEPS = (3_000, 80) if LONG else (80, 50)
+SEEDS, LENGTH = (2_000, 400) if LONG else (48, 150)
+BUNDLE = 8  # seeds of one test case, so that several processes can share the work
+
+SUBJECTS = [MEMORY]
 
 
 def machine_on(subject: Subject) -> type[Machine]:
     return type(f"{subject.name.title()}Machine", (Machine,), {"subject": subject})
 
 
-def test_a_random_history_on_memory_is_that_of_the_oracle() -> None:
+@pytest.mark.timeout(3_600 if LONG else 300)
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+def test_any_history_is_that_of_the_oracle(subject: Subject) -> None:
     run_state_machine_as_test(
-        machine_on(MEMORY),
-        settings=settings(
-            max_examples=3_000 if LONG else 120, stateful_step_count=80 if LONG else 50
-        ),
+        machine_on(subject),
+        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS),
     )
 
 
-@pytest.mark.parametrize("subject", [TWIN], ids=lambda subject: subject.name)
-def test_the_oracle_agrees_with_itself(subject: Subject) -> None:
+@pytest.mark.timeout(3_600 if LONG else 300)
+@pytest.mark.parametrize("first_seed", range(0, SEEDS, BUNDLE))
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+def test_a_long_history_is_that_of_the_oracle(subject: Subject, first_seed: int) -> None:
+    make = machine_on(subject)
+    for seed in range(first_seed, first_seed + BUNDLE):
+        steps = history(seed, LENGTH)
+        if failure_of(make, steps) is not None:
+            fewest, failure = shortest(make, steps)
+            taken = "\n  ".join(f"{name} {arguments}" for name, arguments in fewest)
+            raise Disagreement(f"seed {seed}: {failure}\nin the steps\n  {taken}")
+
+
+def test_the_oracle_agrees_with_itself() -> None:
     """A disagreement here is a fault of the machine."""
-    run_state_machine_as_test(
-        machine_on(subject), settings=settings(max_examples=20, stateful_step_count=40)
-    )
+    make = machine_on(TWIN)
+    for seed in range(8):
+        assert failure_of(make, history(seed, 120)) is None

@@ -35,7 +35,7 @@ def machine_with(fault: type[OracleStore]) -> type[Machine]:
 def test_a_fault_is_found_within_a_bounded_number_of_histories(fault: type[OracleStore]) -> None:
     make = machine_with(fault)
     for seed in range(HISTORIES):
-        failure = failure_of(make, history(seed, LENGTH))
+        failure = failure_of(make, history(seed, LENGTH, FAULTS[fault]))
         if failure is not None:
             assert isinstance(failure, Disagreement)
             return

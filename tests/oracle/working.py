@@ -246,18 +246,18 @@ def report(
 
 
 def cancel(world: World, tenant: str, ids: Iterable[int], *, discard: bool) -> Acked:
-    done, lost = [], []
-    for job_id in dict.fromkeys(ids):
-        job = world.known(tenant, job_id)
-        if job is None or job.ended:
-            lost.append(job_id)
-            continue
-        done.append(job_id)
+    named = list(dict.fromkeys(ids))
+    known = [world.known(tenant, job_id) for job_id in named]
+    jobs = [job for job in known if job is not None and not job.ended]
+    for job in jobs:
+        job.state = State.CANCELLED  # all at once: none of them fails as another's dependant
+    for job in jobs:
         if discard:
             life.die(world, job, DeadReason.DISCARDED, world.now)
         else:
             life.end(world, job, State.CANCELLED, world.now)
-    return Acked(Ids.of(done), Ids.of(lost))
+    done = [job.id for job in jobs]
+    return Acked(Ids.of(done), Ids.of(job_id for job_id in named if job_id not in done))
 
 
 def edit(
@@ -291,6 +291,7 @@ def edit(
         job.said = replace(job.said, run_at=run_at, delay_ms=delay_ms)
         wanted = world.now + delay_ms if delay_ms is not None else run_at
         job.run_at = max(world.now, wanted or 0)
+        job.delayed = job.run_at > world.now
         life.wait_or_ready(world, job, world.now)
     world.tell("edited", job, world.now, run_at=job.run_at)
 
@@ -314,7 +315,7 @@ def redrive(
     ]
     done: list[int] = []
     conflicts: list[int] = []
-    for job in sorted(dead, key=lambda job: job.end_order):
+    for job in sorted(dead, key=lambda job: (job.finished_at, job.id)):
         if limit is not None and len(done) == limit:
             break
         if any(taken_by_other(world, job, each.key) for each in job.said.keys):

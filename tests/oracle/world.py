@@ -46,9 +46,11 @@ class OracleJob:
     said: Version
     state: State
     bulk: str | None = None  # while held
+    published: bool = False  # has begun: not held, and not ended as held
     cron: str | None = None  # the name of the cron whose instant this is
     created_at: int = 0
     run_at: int = 0
+    delayed: bool = False  # run_at lay ahead when it was said
     ready_at: int = 0
     ttl_ends: int | None = None  # None once claimed, and after a redrive
     priority: int = 0

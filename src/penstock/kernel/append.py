@@ -106,7 +106,7 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     ready = 0  # as created
     if now >= queue.ready_clock:
         queue.ready_clock = now
-    else:
+    elif queue.clamp(now) != now:
         ready = queue.ready_clock
     if ready or block.due_ms:
         block.note_due(position, ready)

@@ -23,6 +23,7 @@ from penstock.kernel.codes import (
     SCHEDULED,
 )
 from penstock.kernel.commands import Load, due
+from penstock.kernel.ending import pin
 from penstock.kernel.flows import Dependencies, check_graph, die_of_dependency, resolve
 from penstock.kernel.keys import outlives
 from penstock.kernel.replace import identical, replace
@@ -67,6 +68,7 @@ class Batch:
         # (queue, key) → who has it by now: an id or −(place in this push + 1), and its digest.
         self.overlay: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.fresh_keys = 0
+        self.doomed: set[int] = set()  # places of jobs that will be dead at once
         for which, load in enumerate(self.loads):
             if load.keys is None or self.bulk is not None:
                 self.decisions.append(None)
@@ -102,9 +104,28 @@ class Batch:
                 self._overlay(load, claims, outcome[1], digest)
             return outcome
         place = sum(len(load.ends) for load in self.loads[:which]) + index
+        if self._doomed(load, index):
+            self.doomed.add(place)
+            claims = tuple(claim for claim in claims if outlives(claim.keep_key))
         self._overlay(load, claims, -(place + 1), digest)
         self.fresh_keys += sum(1 for claim in claims if outlives(claim.keep_key))
         return CREATED, 0
+
+    def _doomed(self, load: Load, index: int) -> bool:
+        """Whether the job will be dead as soon as it is there, of a dependency that has failed."""
+        refs = load.depends_on[index] if load.depends_on is not None else ()
+        if not refs or load.option(index).on_dependency_failure != "fail":
+            return False
+        for ref in refs:
+            if ref < 0:
+                if -ref - 1 in self.doomed:
+                    return True
+                continue
+            found = self.kernel.locate(self.tenant_name, ref)
+            code = COUNTER_OF[found[0].codes[found[1]]] if found is not None else COMPLETED
+            if code in ENDED and code != COMPLETED:
+                return True
+        return False
 
     def _overlay(self, load: Load, claims: tuple[KeyClaim, ...], owner: int, digest: bytes) -> None:
         for claim in claims:
@@ -144,6 +165,7 @@ class Batch:
         tenant = kernel.tenant(self.tenant_name)
         ids: list[int] = []  # of every job of the push, in order
         answers: list[PushedRun] = []
+        tables: list[bytearray] = []  # outcomes per load
         created = self.created()
         firsts = self._reserve(tenant, created)
         self.expected: list[int] = self._expected(created, firsts)
@@ -160,32 +182,37 @@ class Batch:
                     answers.append(append_held(kernel, queue, load, first))
                     self._hold(load, first, count, part)
                 ids.extend(range(first, first + count))
+                tables.append(bytearray())
                 continue
-            outcomes = bytearray()
-            for index in range(len(load.ends)):
-                outcome = decisions[index][0] if decisions is not None else CREATED
+            outcomes = bytearray(
+                CREATED if decisions is None else decisions[index][0]
+                for index in range(len(load.ends))
+            )
+            tables.append(outcomes)
+            for index, outcome in enumerate(outcomes):
                 job_id = self.expected[len(ids)]
-                if outcome == UPDATED:
-                    outcome = self._update(queue, load, which, index, job_id)
-                elif outcome == CREATED:
-                    self._create(queue, load, which, index, job_id)
-                    if self.bulk is None and not linked:
-                        self._publish(load, index, job_id)
-                outcomes.append(outcome)
                 ids.append(job_id)
+                if outcome == CREATED:
+                    self._create(queue, load, which, index, job_id)
+                if not linked:
+                    self._act(queue, load, which, index, job_id, outcomes)
             if self.bulk is not None:
                 self._hold(load, first, count, part)
-            if decisions is None:
-                answers.append(PushedRun(first, count))
-            else:
-                mine = tuple(ids[len(ids) - len(load.ends) :])
-                answers.append(PushedRun(first, count, mine, bytes(outcomes)))
-            if kernel.events is not None and count:
+            if kernel.events is not None and count and not linked:
                 tell.pushed(kernel, queue, first, count, held=self.bulk is not None)
+            mine = tuple(ids[len(ids) - len(load.ends) :])
+            answers.append(PushedRun(first, count, None if decisions is None else mine))
             queue.stir()
-        if linked and self.bulk is None:
-            self._publish_all(created)
+        if linked:
+            self._act_all(tenant, firsts, created, tables)
+        answers = [
+            run if run.ids is None else PushedRun(run.first, run.count, run.ids, bytes(outcomes))
+            for run, outcomes in zip(answers, tables, strict=True)
+        ]
         if self.bulk is not None:
+            for (which, _), dependencies in self.dependencies.items():
+                if self.decisions[which] is None:
+                    pin(kernel, self.tenant_name, dependencies.ids(self.expected))
             kernel.renew_bulk(self.tenant_name, self.bulk)
         return Pushed(tuple(answers))
 
@@ -253,13 +280,34 @@ class Batch:
         self._note_side(block, offset, load, which, index)
         queue.counts[HELD] += 1
 
-    def _publish_all(self, created: list[Sequence[int]]) -> None:
-        base = 0
+    def _act_all(
+        self,
+        tenant: "Tenant",
+        firsts: list[int],
+        created: list[Sequence[int]],
+        tables: list[bytearray],
+    ) -> None:
+        """Every job stands; now they come alive or change, in the order of the push."""
+        place = 0
         for which, load in enumerate(self.loads):
-            if self.decisions[which] is not None or self._individual(load):
-                for index in created[which]:
-                    self._publish(load, index, self.expected[base + index])
-            base += len(load.ends)
+            queue = self.kernel.queue(tenant, load.queue)
+            if self._individual(load):
+                for index in range(len(load.ends)):
+                    job_id = self.expected[place + index]
+                    self._act(queue, load, which, index, job_id, tables[which])
+                if self.kernel.events is not None and created[which]:
+                    held = self.bulk is not None
+                    tell.pushed(self.kernel, queue, firsts[which], len(created[which]), held=held)
+            place += len(load.ends)
+
+    def _act(
+        self, queue: "Queue", load: Load, which: int, index: int, job_id: int, outcomes: bytearray
+    ) -> None:
+        """Publish what was created, carry out what replaces."""
+        if outcomes[index] == UPDATED:
+            outcomes[index] = self._update(queue, load, which, index, job_id)
+        elif outcomes[index] == CREATED and self.bulk is None:
+            self._publish(load, index, job_id)
 
     def _publish(self, load: Load, index: int, job_id: int) -> None:
         kernel = self.kernel
@@ -267,8 +315,6 @@ class Batch:
         found = kernel.locate(self.tenant_name, job_id)
         assert found is not None
         block, offset = found
-        if block.codes[offset] != HELD:
-            return  # replaced by a later job of this push, and published with that
         publish(kernel, block, offset, now, due(load.run_at, load.delay_ms, index, now), fresh=True)
         ttl = load.option(index).ttl_ms
         if ttl is not None and COUNTER_OF[block.codes[offset]] not in ENDED:
@@ -331,13 +377,13 @@ def publish(
         if side.group is not None:
             queue.group(side.group).jobs += 1
         if side.depends_on:
-            failed = resolve(kernel, block, offset, side)
+            failed = resolve(kernel, block, offset, side, pinned=not fresh)
             if failed:
                 queue.counts[BLOCKED] += 1
                 block.codes[offset] = BLOCKED
                 die_of_dependency(kernel, block, offset, failed, at)
                 return
-            if side.waiting:
+            if side.unmet:
                 queue.counts[BLOCKED] += 1
                 block.codes[offset] = BLOCKED
                 if until is not None:

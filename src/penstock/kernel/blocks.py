@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.kernel.codes import CLASSES, FIRST_CLASS, LATE, LIFO
+from penstock.kernel.codes import ACTIVE, CLASSES, COMPLETED, FIRST_CLASS, LATE, LIFO
 from penstock.model.job import Codec, JobError, JobOptions, KeyClaim, LogLine
 from penstock.model.lifecycle import DeadReason
 
 if TYPE_CHECKING:
-    from penstock.kernel.leases import HeldRun, LeaseRecord
+    from penstock.kernel.leases import HeldRun
     from penstock.kernel.queue import Queue
 
 SHIFT: Final = 12
@@ -82,7 +82,7 @@ class Side(msgspec.Struct, kw_only=True, omit_defaults=True):
     worker: str | None = None
 
     # flows
-    waiting: int = 0  # dependencies not met yet
+    unmet: tuple[int, ...] = ()  # dependencies that it still waits for
     dependants: list[int] | None = None
     pins: int = 0  # live dependants: kept beyond retention while there are any
     overdue: bool = False  # retention is over; forgotten when the last pin goes
@@ -173,7 +173,7 @@ class Block:
         self.sides: dict[int, Side] = {}
         self.live = 0  # jobs not gone
         self.ended: dict[int, EndRun] = {}  # by their lowest offset
-        self.holders: dict[int, LeaseRecord] = {}  # active jobs claimed one by one
+        self.holders: dict[int, HeldRun] = {}  # active jobs claimed one by one
         self.held: dict[HeldRun, None] = {}  # active jobs claimed in runs
         self.timed = False  # some options here name a timeout or a lease
         self.retained = False  # some options here name their own retention
@@ -309,9 +309,12 @@ class Block:
         return self.pay_chunk[record], origin + begin, origin + self.ends[offset]
 
     def side(self, offset: int) -> Side:
+        """The job's own facts; a new record begins with what its state said so far."""
         side = self.sides.get(offset)
         if side is None:
             side = self.sides[offset] = Side()
+            if self.codes[offset] in (ACTIVE, COMPLETED):
+                side.attempts, side.claimed = 1, True
         return side
 
     def has_sides(self, lo: int, hi: int) -> bool:
@@ -324,9 +327,9 @@ class Block:
 
     def holder_of(self, offset: int) -> "HeldRun | None":
         """The run of the lease that holds an active job."""
-        lease = self.holders.get(offset)
-        if lease is not None:
-            return lease.run_of(self, offset)
+        run = self.holders.get(offset)
+        if run is not None:
+            return run
         for run in self.held:
             if run.holds(offset):
                 return run

@@ -9,7 +9,7 @@ from penstock.kernel.blocks import MASK, SHIFT, SIZE, Block, Version
 from penstock.kernel.bulks import Bulk, FinishedBulk, HeldPush
 from penstock.kernel.codes import BYTE, COUNTER_OF, ENDED, HELD, LATE, READY, SCHEDULED
 from penstock.kernel.commands import AbortBulk, CommitBulk, OpenBulk, due
-from penstock.kernel.ending import discard_unborn
+from penstock.kernel.ending import discard_unborn, pin, unpin
 from penstock.kernel.keys import outlives
 from penstock.kernel.replace import replace
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
@@ -144,12 +144,15 @@ def _follow_keys(
         for job_id in range(held.first, held.first + held.count):
             found = kernel.locate(tenant, job_id)
             side = found[0].sides.get(found[1]) if found is not None else None
-            if side is not None and side.depends_on:
+            if side is not None and not decisions.keys().isdisjoint(side.depends_on):
+                before = side.depends_on
                 side.depends_on = tuple(
                     dict.fromkeys(
-                        decisions[ref].owner if ref in decisions else ref for ref in side.depends_on
+                        decisions[ref].owner if ref in decisions else ref for ref in before
                     )
                 )
+                pin(kernel, tenant, side.depends_on)
+                unpin(kernel, tenant, before)
 
 
 def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush]) -> dict[int, Decision]:

@@ -65,6 +65,8 @@ class Calls(_Heap):
             queue = tenant.queues.get(what[0]) if tenant is not None else None
             group = queue.groups.get(what[1]) if queue is not None else None
             if queue is not None and group is not None:
+                if not group.jobs and queue.drop_group(group):
+                    return
                 kernel.unseated[group] = None
                 queue.stir()
 

@@ -75,8 +75,8 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         lease_ms = LEASE_MS
     token = command.token
     now, elapsed = kernel.now, kernel.elapsed
-    run = HeldRun(block, lo, lo + 1, None, 1)
-    run.lease = block.holders[lo] = kernel.leases[token] = lease = LeaseRecord(
+    run = block.holders[lo] = HeldRun(block, lo, lo + 1, None, 1)
+    run.lease = kernel.leases[token] = lease = LeaseRecord(
         token,
         queue,
         [run],
@@ -86,6 +86,7 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         now,
         elapsed,
         elapsed + lease_ms,
+        block.base + lo,
     )
     expiries = kernel.expiries
     bucket = expiries.buckets.get((elapsed + lease_ms) >> 8)
@@ -218,11 +219,12 @@ def _grant(
         kernel.now,
         elapsed,
         expires,
+        min(run.block.base + run.lo for run in runs),
     )
     for run in runs:
         run.lease = lease
         if run.hi - run.lo == 1:
-            run.block.holders[run.lo] = lease
+            run.block.holders[run.lo] = run
         else:
             run.block.held[run] = None
     kernel.leases[token] = lease

@@ -67,10 +67,10 @@ def _adopt(kernel: "Kernel", tenant: str, record: CronRecord, job_id: int, insta
     block.side(offset).cron = record.spec.name
     record.pending[job_id] = instant
     if block.codes[offset] != SCHEDULED:
-        came_due(kernel, block, offset)
+        came_due(kernel, block, offset, kernel.now)
 
 
-def came_due(kernel: "Kernel", block: Block, offset: int) -> bool:
+def came_due(kernel: "Kernel", block: Block, offset: int, at: int) -> bool:
     """An instant comes due; False if it was cancelled instead of made ready."""
     side = block.sides[offset]
     tenant = block.queue.tenant.name
@@ -91,8 +91,8 @@ def came_due(kernel: "Kernel", block: Block, offset: int) -> bool:
     record.executions += 1
     if skipped:
         if kernel.events is not None:
-            tell.one(kernel, "cancelled", block, offset, kernel.now)
-        end_one(kernel, block, offset, CANCELLED, kernel.now)
+            tell.one(kernel, "cancelled", block, offset, at)
+        end_one(kernel, block, offset, CANCELLED, at)
     else:
         record.live[job_id] = instant
     if spec.limit is not None and record.executions >= spec.limit:

@@ -17,7 +17,7 @@ from penstock.kernel.codes import (
     GONE,
     HELD,
 )
-from penstock.kernel.leases import set_codes
+from penstock.kernel.leases import set_codes, trimmed
 from penstock.model.lifecycle import DeadReason
 
 if TYPE_CHECKING:
@@ -131,12 +131,13 @@ def end_one(
     if kernel.awaited:
         kernel.note_ends(block, offset, offset + 1, None)
     retain = options.retain_dead_ms if code == DEAD else options.retain_ms
-    if forget_now:
-        retain = 0
     deadline = None if retain is None else at + retain
     run = EndRun(block, offset, offset + 1, None, 1, code, at, started_at, worker, deadline)
     block.ended[offset] = run
-    _retain(kernel, queue, run)
+    if forget_now:
+        forget(kernel, block, offset, offset + 1, None, 1, code, force=True)
+    else:
+        _retain(kernel, queue, run)
 
 
 def _settle_side(
@@ -153,19 +154,34 @@ def _settle_side(
     if side.keys:
         queue.keys.free(side.keys, job_id, "live", "started")
     if side.next is not None:
-        kernel.drop_chunk(side.next.payload[0], 1)
-        side.next = None
+        drop_version(kernel, queue.tenant.name, side)
     if side.group is not None and before != HELD:
         freed = before == ACTIVE or side.owns_slot
         side.owns_slot = False
         queue.leave_group(side.group, freed=freed, ended=True)
     if side.dependants:
         kernel.cascade.append((job_id, code, at, side.dependants))
-    if side.depends_on and before != HELD:
+    if side.depends_on:
         unpin(kernel, queue.tenant.name, side.depends_on)
     if side.cron is not None:
         kernel.crons_pending_end(queue.tenant.name, side.cron, job_id)
-    side.waiting = 0
+    side.unmet = ()
+
+
+def drop_version(kernel: "Kernel", tenant: str, side: Side) -> None:
+    """The version that waits for the running attempt will not start."""
+    if side.next is not None:
+        kernel.drop_chunk(side.next.payload[0], 1)
+        unpin(kernel, tenant, side.next.depends_on)
+        side.next = None
+
+
+def pin(kernel: "Kernel", tenant: str, dependencies: tuple[int, ...]) -> None:
+    """What a live dependant needs is kept beyond its retention."""
+    for job_id in dict.fromkeys(dependencies):
+        found = kernel.locate(tenant, job_id)
+        if found is not None:
+            found[0].side(found[1]).pins += 1
 
 
 def unpin(kernel: "Kernel", tenant: str, dependencies: tuple[int, ...]) -> None:
@@ -275,12 +291,13 @@ def _forget_first(kernel: "Kernel", run: EndRun, n: int) -> None:
                 above = middle
         cut = lo + below
         head = run.mask[:below]
-        run.mask = run.mask[below:]
+        run.lo, run.hi, run.mask = trimmed(cut, run.mask[below:])
     if block.ended.get(lo) is run:
         del block.ended[lo]
-    run.lo = cut
+    if head is None:
+        run.lo = cut
     run.count -= n
-    block.ended[cut] = run
+    block.ended[run.lo] = run
     forget(kernel, block, lo, cut, head, n, run.code)
 
 
@@ -321,13 +338,24 @@ def forget_run(kernel: "Kernel", run: EndRun) -> None:
 
 
 def forget(
-    kernel: "Kernel", block: Block, lo: int, hi: int, mask: bytes | None, count: int, code: int
+    kernel: "Kernel",
+    block: Block,
+    lo: int,
+    hi: int,
+    mask: bytes | None,
+    count: int,
+    code: int,
+    *,
+    force: bool = False,
 ) -> None:
-    """Ended jobs with this code vanish; those that a live dependant needs wait for its end."""
+    """Ended jobs with this code vanish.
+
+    Those that a live dependant needs wait for its end, unless an operator throws them away.
+    """
     if block.has_sides(lo, hi):
         for offset in range(lo, hi):
             if mask is None or mask[offset - lo]:
-                _forget_one(kernel, block, offset, code)
+                _forget_one(kernel, block, offset, code, force)
         if block.ended.get(lo) is not None and block.codes[lo] == GONE:
             del block.ended[lo]
     else:
@@ -345,10 +373,10 @@ def forget(
         block.queue.drop_block(block)
 
 
-def _forget_one(kernel: "Kernel", block: Block, offset: int, code: int) -> None:
+def _forget_one(kernel: "Kernel", block: Block, offset: int, code: int, force: bool) -> None:
     side = block.sides.get(offset)
     if side is not None:
-        if side.pins:
+        if side.pins and not force:
             side.overdue = True
             return
         if side.keys:
@@ -383,6 +411,7 @@ def discard_unborn(kernel: "Kernel", block: Block, offset: int) -> None:
     """A held job vanishes without ever having been: its bulk was aborted or left it out."""
     side = block.sides.pop(offset, None)
     if side is not None:
+        unpin(kernel, block.queue.tenant.name, side.depends_on)
         for place in (side.payload, side.result):
             if place is not None:
                 kernel.drop_chunk(place[0], 1)

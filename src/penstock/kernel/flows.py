@@ -21,9 +21,9 @@ from penstock.kernel.codes import (
     READY,
     SCHEDULED,
 )
-from penstock.kernel.ending import end_one
+from penstock.kernel.ending import end_one, pin
 from penstock.model.errors import Invalid
-from penstock.model.job import UPDATED, JobError
+from penstock.model.job import CREATED, IGNORED, JobError
 from penstock.model.lifecycle import DeadReason
 
 if TYPE_CHECKING:
@@ -49,25 +49,39 @@ def check_graph(
     """The dependencies of each job of a push that has any; Invalid if they cannot be."""
     highest = kernel.next_block * SIZE
     found: dict[tuple[int, int], Dependencies] = {}
-    after: dict[int, tuple[int, ...]] = {}  # place in the push → places it waits for
+    # The graph as it will be. A node is −id for a job that is known, else a place in the push.
+    nodes = _nodes(loads, decisions)
+    after: dict[int, list[int]] = {}
     place = 0
     for which, load in enumerate(loads):
+        plan = decisions[which]
         for index in range(len(load.ends)):
             refs = load.depends_on[index] if load.depends_on is not None else ()
+            for ref in refs:
+                if ref > highest:
+                    raise Invalid(f"job {ref} was never reserved", "depends_on")
+                if ref > 0:
+                    _check_held(kernel, tenant, ref, bulk)
             if refs:
-                for ref in refs:
-                    if ref > highest:
-                        raise Invalid(f"job {ref} was never reserved", "depends_on")
-                    if ref > 0:
-                        _check_held(kernel, tenant, ref, bulk)
                 found[which, index] = Dependencies(refs)
-                after[place] = tuple(-ref - 1 for ref in refs if ref < 0)
-                plan = decisions[which]
-                if plan is not None and plan[index][0] == UPDATED and plan[index][1] > 0:
-                    _check_loop(kernel, tenant, plan[index][1], refs)
+            if plan is None or plan[index][0] != IGNORED:
+                after[nodes[place]] = [-ref if ref > 0 else nodes[-ref - 1] for ref in refs]
             place += 1
-    _check_cycles(after)
+    _check_cycles(kernel, tenant, after)
     return found
+
+
+def _nodes(loads: "Sequence[Load]", decisions: list[list[tuple[int, int]] | None]) -> list[int]:
+    """What each place of the push stands for: a known job, an earlier place, or itself."""
+    nodes: list[int] = []
+    for load, plan in zip(loads, decisions, strict=True):
+        for index in range(len(load.ends)):
+            outcome, owner = plan[index] if plan is not None else (CREATED, 0)
+            if outcome == CREATED:
+                nodes.append(len(nodes))
+            else:
+                nodes.append(-owner if owner > 0 else nodes[-owner - 1])
+    return nodes
 
 
 def _check_held(kernel: "Kernel", tenant: str, job_id: int, bulk: "Bulk | None") -> None:
@@ -78,49 +92,46 @@ def _check_held(kernel: "Kernel", tenant: str, job_id: int, bulk: "Bulk | None")
         raise Invalid(f"job {job_id} is held by another bulk", "depends_on")
 
 
-def _check_cycles(after: dict[int, tuple[int, ...]]) -> None:
+def _check_cycles(kernel: "Kernel", tenant: str, after: dict[int, list[int]]) -> None:
     done: set[int] = set()
     for start in after:
-        path: dict[int, None] = {}
+        path: set[int] = set()
         stack = [(start, False)]
         while stack:
-            place, leaving = stack.pop()
+            node, leaving = stack.pop()
             if leaving:
-                del path[place]
-                done.add(place)
-            elif place in path:
-                raise Invalid(f"job {place + 1} of the push depends on itself", "depends_on")
-            elif place not in done:
-                path[place] = None
-                stack.append((place, True))
-                stack.extend((next_place, False) for next_place in after.get(place, ()))
+                path.discard(node)
+                done.add(node)
+            elif node in path:
+                raise Invalid("a job would depend on itself", "depends_on")
+            elif node not in done:
+                path.add(node)
+                stack.append((node, True))
+                onward = after[node] if node in after else _known_edges(kernel, tenant, -node)
+                stack.extend((other, False) for other in onward)
 
 
-def _check_loop(kernel: "Kernel", tenant: str, job_id: int, refs: tuple[int, ...]) -> None:
-    """A replaced job must not come to wait for itself through jobs that wait already."""
-    seen: set[int] = set()
-    stack = [ref for ref in refs if ref > 0]
-    while stack:
-        ref = stack.pop()
-        if ref == job_id:
-            raise Invalid(f"job {job_id} would depend on itself", "depends_on")
-        if ref in seen:
-            continue
-        seen.add(ref)
-        known = kernel.locate(tenant, ref)
-        if known is not None and COUNTER_OF[known[0].codes[known[1]]] not in ENDED:
-            side = known[0].sides.get(known[1])
-            if side is not None:
-                stack.extend(side.depends_on)
+def _known_edges(kernel: "Kernel", tenant: str, job_id: int) -> list[int]:
+    """What a known job still waits for."""
+    known = kernel.locate(tenant, job_id)
+    side = known[0].sides.get(known[1]) if known is not None else None
+    return [] if side is None else [-unmet for unmet in side.unmet]
 
 
-def resolve(kernel: "Kernel", block: Block, offset: int, side: Side) -> int:
-    """Find out what a job that comes alive waits for. Answers a failed dependency's id, or 0."""
+def resolve(
+    kernel: "Kernel", block: Block, offset: int, side: Side, *, pinned: bool = False
+) -> int:
+    """Find out what a job that comes alive waits for. Answers a failed dependency's id, or 0.
+
+    `pinned`: it was held by a bulk, which has kept its dependencies so far.
+    """
     tenant = block.queue.tenant.name
     job_id = block.base + offset
+    if not pinned:
+        pin(kernel, tenant, side.depends_on)
     policy = block.options_of(offset).on_dependency_failure
     failed = 0
-    side.waiting = 0
+    unmet: list[int] = []
     for dependency in side.depends_on:
         known = kernel.locate(tenant, dependency)
         if known is None:
@@ -128,16 +139,16 @@ def resolve(kernel: "Kernel", block: Block, offset: int, side: Side) -> int:
                 failed = dependency
             continue  # else long completed and forgotten
         other = known[0].side(known[1])
-        other.pins += 1
         code = COUNTER_OF[known[0].codes[known[1]]]
         if code in ENDED:
             if code != COMPLETED and policy == "fail" and not failed:
                 failed = dependency
         else:
-            side.waiting += 1
+            unmet.append(dependency)
         if other.dependants is None:
             other.dependants = []
         other.dependants.append(job_id)
+    side.unmet = tuple(unmet)
     return failed
 
 
@@ -148,13 +159,13 @@ def dependency_ended(kernel: "Kernel", dependency: int, code: int, at: int, depe
         return
     block, offset = known
     side = block.sides.get(offset)
-    if block.codes[offset] != BLOCKED or side is None or dependency not in side.depends_on:
+    if block.codes[offset] != BLOCKED or side is None or dependency not in side.unmet:
         return
     if code != COMPLETED and block.options_of(offset).on_dependency_failure == "fail":
         die_of_dependency(kernel, block, offset, dependency, at)
         return
-    side.waiting -= 1
-    if not side.waiting:
+    side.unmet = tuple(unmet for unmet in side.unmet if unmet != dependency)
+    if not side.unmet:
         unblock(kernel, block, offset, side, at)
 
 

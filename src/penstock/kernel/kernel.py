@@ -262,10 +262,12 @@ class Kernel:
 
     def _promote_one(self, queue: Queue, block: Block, offset: int, instant: int) -> None:
         side = block.sides.get(offset)
-        if side is not None and side.cron is not None and not crons.came_due(self, block, offset):
+        if side is not None and side.cron is not None:
+            ready = crons.came_due(self, block, offset, instant)
             if self.cascade:
                 run_cascade(self)
-            return
+            if not ready:
+                return
         queue.counts[SCHEDULED] -= 1
         queue.counts[READY] += 1
         queue.make_ready(block, offset, instant)

@@ -77,20 +77,14 @@ class LeaseRecord(msgspec.Struct, gc=False, eq=False):
     claimed_at: int  # wall clock
     began: int  # elapsed
     expires: int  # elapsed
+    first: int  # the lowest id claimed: orders leases that end at one instant
     extended_at: int = 0  # wall clock: the last heartbeat; 0: none since the claim
     lost: list[int] | None = None  # taken from it, not given up by its holder
 
-    @property
-    def first(self) -> int:
-        """The first id claimed: orders leases that end at one instant."""
-        run = self.runs[0]
-        return run.block.base + run.lo
-
-    def run_of(self, block: "Block", offset: int) -> HeldRun | None:
-        for run in self.runs:
-            if run.block is block and run.holds(offset):
-                return run
-        return None
+    def run_of(self, block: Block, offset: int) -> HeldRun | None:
+        """The run by which this lease holds that job, if it does."""
+        run = block.holder_of(offset)
+        return run if run is not None and run.lease is self else None
 
 
 _NOT = bytes([1]) + bytes(255)
@@ -100,6 +94,13 @@ def both(one: bytes | bytearray, other: bytes | bytearray) -> bytes:
     """The bytewise conjunction of two masks, at the speed of big integers."""
     joined = int.from_bytes(one, "little") & int.from_bytes(other, "little")
     return joined.to_bytes(len(one), "little")
+
+
+def trimmed(lo: int, mask: bytes) -> tuple[int, int, bytes | None]:
+    """The same jobs with nothing before the first and behind the last; no mask if none is left out."""
+    first, last = mask.index(1), mask.rindex(1) + 1
+    mask = mask[first:last]
+    return lo + first, lo + last, mask if 0 in mask else None
 
 
 def set_codes(block: "Block", lo: int, hi: int, mask: bytes | None, code: int) -> None:

@@ -38,6 +38,10 @@ class Meter:
         per_ms = 1000 * self.rate.tokens
         return elapsed + -(-wait // per_ms)
 
+    def idle_at(self) -> int:
+        """The first instant (elapsed, ms) from which it is idle."""
+        return -(-self.arrival // (1000 * self.rate.tokens))
+
     def idle(self, elapsed: int) -> bool:
         """Whether this meter remembers nothing that a new one would not."""
         return self.arrival <= elapsed * 1000 * self.rate.tokens

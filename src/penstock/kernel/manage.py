@@ -251,7 +251,7 @@ def _redrive_one(kernel: "Kernel", block: Block, offset: int) -> bool:
 def purge_dead(kernel: "Kernel", command: PurgeDead) -> int:
     found = _dead(kernel, command.tenant, command.queue, command.ids)
     for block, offset in found:
-        forget(kernel, block, offset, offset + 1, None, 1, DEAD)
+        forget(kernel, block, offset, offset + 1, None, 1, DEAD, force=True)
     return len(found)
 
 
@@ -387,9 +387,10 @@ def purge(kernel: "Kernel", command: Purge) -> int:
     for lease in [lease for lease in kernel.leases.values() if lease.queue is queue]:
         drop(kernel, lease)
     count = 0
+    freed: list[tuple[int, ...]] = []  # dependencies of those that lived
     for block in queue.blocks.values():
         count += block.live
-        _purge_sides(kernel, queue, block)
+        _purge_sides(kernel, queue, block, freed)
         mask = bytes(1 if code != GONE else 0 for code in block.codes)
         if kernel.awaited:
             kernel.note_ends(block, 0, len(block.codes), mask)
@@ -402,9 +403,8 @@ def purge(kernel: "Kernel", command: Purge) -> int:
         block.sides.clear()
         kernel.blocks.pop(block.number, None)
     if queue.bounded:
-        tenant_live, tenant_bytes = queue.live, queue.bytes
-        queue.tenant.live -= tenant_live
-        queue.tenant.bytes -= tenant_bytes
+        queue.tenant.live -= queue.live
+        queue.tenant.bytes -= queue.bytes
         queue.bytes = 0
     kernel.drop_held(queue)
     queue.blocks.clear()
@@ -419,20 +419,26 @@ def purge(kernel: "Kernel", command: Purge) -> int:
     queue.finished_count = 0
     queue.dead = deque()
     queue.retention_due = 0
+    for dependencies in freed:
+        unpin(kernel, queue.tenant.name, dependencies)
     if kernel.events is not None:
         tell.tell(kernel, "purged", queue, Ids(), kernel.now)
     return count
 
 
-def _purge_sides(kernel: "Kernel", queue: "Queue", block: Block) -> None:
+def _purge_sides(
+    kernel: "Kernel", queue: "Queue", block: Block, freed: list[tuple[int, ...]]
+) -> None:
     for offset, side in block.sides.items():
         ended = COUNTER_OF[block.codes[offset]] in ENDED
         if side.dependants and not ended:
             kernel.cascade.append((block.base + offset, CANCELLED, kernel.now, side.dependants))
         if side.cron is not None:
             kernel.crons_pending_end(queue.tenant.name, side.cron, block.base + offset)
-        if side.depends_on and not ended and block.codes[offset] != HELD:
-            unpin(kernel, queue.tenant.name, side.depends_on)
+        if side.depends_on and not ended:
+            freed.append(side.depends_on)
+        if side.next is not None:
+            freed.append(side.next.depends_on)
         for place in (side.payload, side.result, side.next.payload if side.next else None):
             if place is not None:
                 kernel.drop_chunk(place[0], 1)

@@ -169,7 +169,8 @@ class Queue:
 
     def clamp(self, now: int) -> int:
         """The ready instant of a job made ready now."""
-        self.ready_clock = max(self.ready_clock, now)
+        if now > self.ready_clock or not self.exists(self.kernel.now):
+            self.ready_clock = now
         return self.ready_clock
 
     def make_ready(self, block: Block, offset: int, ready: int) -> None:
@@ -203,12 +204,12 @@ class Queue:
         """Give the group the seat it is entitled to now, or none."""
         head = group.head()
         wanted: int | None = None
+        rate = self.config.limits.group_rate
+        if rate is None:
+            group.meter = None
+        elif group.meter is None or group.meter.rate != rate:
+            group.meter = Meter(rate)
         if head is not None:
-            rate = self.config.limits.group_rate
-            if rate is None:
-                group.meter = None
-            elif group.meter is None or group.meter.rate != rate:
-                group.meter = Meter(rate)
             elapsed = self.kernel.elapsed
             if group.meter is None or group.meter.room(elapsed):
                 block = self.blocks[(head[1] - 1) >> SHIFT]
@@ -234,6 +235,20 @@ class Queue:
                 lane.ring = OrderedDict({None: None})
             lane.ring[group.name] = None
 
+    def drop_group(self, group: Group) -> bool:
+        """Forget a group without members, as soon as its rate remembers nothing."""
+        meter, kernel = group.meter, self.kernel
+        if meter is not None and not meter.idle(kernel.elapsed):
+            place = ("group", self.tenant.name, (self.name, group.name))
+            kernel.calls.add(meter.idle_at(), 0, place)
+            return False
+        group.owned.clear()
+        group.ready.clear()
+        kernel.unseated.pop(group, None)
+        self.seat(group)
+        del self.groups[group.name]
+        return True
+
     def leave_group(self, name: str, *, freed: bool, ended: bool) -> None:
         """A member left: a slot is free, or it is no longer a member, or it is not ready."""
         group = self.groups[name]
@@ -241,12 +256,7 @@ class Queue:
             group.used -= 1
         if ended:
             group.jobs -= 1
-            if not group.jobs and (group.meter is None or group.meter.idle(self.kernel.elapsed)):
-                group.owned.clear()
-                group.ready.clear()
-                self.kernel.unseated.pop(group, None)
-                self.seat(group)
-                del self.groups[name]
+            if not group.jobs and self.drop_group(group):
                 return
         self.kernel.unseated[group] = None
         self.stir()

@@ -99,7 +99,11 @@ def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
             "errors": side.errors,
             "started_at": side.started_at,
             "worker": side.worker,
-            "dependants": tuple(dict.fromkeys(side.dependants or ())),
+            "dependants": tuple(
+                job_id
+                for job_id in dict.fromkeys(side.dependants or ())
+                if kernel.locate(block.queue.tenant.name, job_id) is not None
+            ),
             "result_codec": side.result_codec,
         }
     if code == ACTIVE:

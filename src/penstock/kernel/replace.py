@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.kernel import tell
 from penstock.kernel.blocks import RELATIVE, Block, Side, Version
 from penstock.kernel.codes import ACTIVE, BLOCKED, COUNTER_OF, HELD, READY, SCHEDULED
-from penstock.kernel.ending import size_of, unpin
+from penstock.kernel.ending import drop_version, pin, size_of, unpin
 from penstock.kernel.flows import die_of_dependency, resolve
 from penstock.model.job import KeyClaim
 
@@ -62,11 +62,9 @@ def replace(
     if block.codes[offset] == ACTIVE:
         if side.claimed is False:
             side.claimed, side.attempts = True, 1
-        if side.next is not None:
-            kernel.drop_chunk(side.next.payload[0], 1)
+        drop_version(kernel, queue.tenant.name, side)
+        pin(kernel, queue.tenant.name, version.depends_on)
         side.next = version
-        # A key that is kept until started is free again: its job has started.
-        queue.keys.free(claims, job_id, "started")
         return
     adopt(kernel, block, offset, side, version, kernel.now)
 
@@ -76,7 +74,7 @@ def restart(kernel: "Kernel", block: Block, offset: int, side: Side, at: int) ->
     version = side.next
     assert version is not None
     side.next = None
-    adopt(kernel, block, offset, side, version, at)
+    adopt(kernel, block, offset, side, version, at, pinned=True)
     # The new version has not started: a key that is kept until then is taken again.
     for claim in side.keys:
         if claim.keep_key == "started" and claim.key not in block.queue.keys.records:
@@ -84,7 +82,14 @@ def restart(kernel: "Kernel", block: Block, offset: int, side: Side, at: int) ->
 
 
 def adopt(
-    kernel: "Kernel", block: Block, offset: int, side: Side, version: Version, at: int
+    kernel: "Kernel",
+    block: Block,
+    offset: int,
+    side: Side,
+    version: Version,
+    at: int,
+    *,
+    pinned: bool = False,
 ) -> None:
     """The job becomes that version, as if pushed at this instant under its old id."""
     queue = block.queue
@@ -95,11 +100,12 @@ def adopt(
         size = version.payload[2] - version.payload[1] - size_of(block, offset, offset + 1, None)
         queue.bytes += size
         queue.tenant.bytes += size
+    stays = side.group == version.group and before != HELD
     if side.group is not None and before != HELD:
         block.codes[offset] = BLOCKED  # no longer ready: its group must not count on it
         freed = before == ACTIVE or side.owns_slot
         side.owns_slot = False
-        queue.leave_group(side.group, freed=freed, ended=True)
+        queue.leave_group(side.group, freed=freed, ended=not stays)
     if side.depends_on and before != HELD:
         unpin(kernel, queue.tenant.name, side.depends_on)
     for place in (side.payload, side.result):
@@ -111,23 +117,30 @@ def adopt(
     side.created_at = at
     side.run_at = side.ready_at = side.priority = side.progress = side.progress_message = None
     side.result = side.result_codec = side.started_at = side.worker = side.logs = None
-    side.attempts = side.failures = side.waiting = 0
+    side.attempts = side.failures = 0
+    side.unmet = ()
     side.claimed = side.no_ttl = False
     side.errors = ()
-    if side.group is not None:
+    if side.group is not None and not stays:
         queue.group(side.group).jobs += 1
     if version.options.ttl_ms is not None:
         kernel.expire_at(at + version.options.ttl_ms, job_id, 1)
-    _stand(kernel, block, offset, side, version.run_at, at)
+    _stand(kernel, block, offset, side, version.run_at, at, pinned)
 
 
 def _stand(
-    kernel: "Kernel", block: Block, offset: int, side: Side, until: int | None, at: int
+    kernel: "Kernel",
+    block: Block,
+    offset: int,
+    side: Side,
+    until: int | None,
+    at: int,
+    pinned: bool,
 ) -> None:
     """Blocked, scheduled or ready, by its dependencies and its run_at."""
     queue = block.queue
-    failed = resolve(kernel, block, offset, side) if side.depends_on else 0
-    if side.waiting or failed:
+    failed = resolve(kernel, block, offset, side, pinned=pinned) if side.depends_on else 0
+    if side.unmet or failed:
         queue.counts[BLOCKED] += 1
         block.codes[offset] = BLOCKED
         side.run_at = at if until is None else until

@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING
 
 from penstock.kernel import tell
 from penstock.kernel.blocks import MASK, SHIFT, Block, Side
-from penstock.kernel.codes import ACTIVE, COMPLETED, COUNTER_OF, DEAD, READY, SCHEDULED, STATES
+from penstock.kernel.codes import (
+    ACTIVE,
+    COMPLETED,
+    COUNTER_OF,
+    DEAD,
+    GONE,
+    READY,
+    SCHEDULED,
+    STATES,
+)
 from penstock.kernel.commands import Ack, Extend, Fail, Release, Report
 from penstock.kernel.ending import end_one, end_range, end_single
-from penstock.kernel.leases import HeldRun, LeaseRecord
+from penstock.kernel.leases import HeldRun, LeaseRecord, trimmed
 from penstock.kernel.replace import restart
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.event import EventKind
@@ -111,9 +120,7 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
         side = run.block.sides.get(offset)
         place = results.get(run.block.base + offset)
         if place is not None:
-            if side is None:
-                side = run.block.side(offset)
-                side.attempts, side.claimed = 1, True
+            side = run.block.side(offset)
             if side.next is None:
                 side.result, side.result_codec = place, command.codec
                 kernel.chunks[place[0]] = kernel.chunks.get(place[0], 0) + 1
@@ -148,17 +155,19 @@ def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
             continue
         block, lo, hi = run.block, run.lo, run.hi
         mask = run.still() if run.mask is not None or run.gone is not None else None
+        if mask is not None:
+            lo, hi, mask = trimmed(lo, mask)
         done.append(IdRun(block.base + lo, hi - lo, mask))
         if block.retained or (block.sides and block.has_sides(lo, hi)):
             for offset in run.offsets():
                 _complete(kernel, lease, run, offset, block.sides.get(offset))
             continue
         if kernel.events is not None:
-            tell.completed(kernel, lease, run, mask, now)
+            tell.completed(kernel, lease, block, lo, hi, mask, now)
         count = run.count
         run.count = 0
         lease.count -= count
-        if hi - lo == 1:
+        if run.hi - run.lo == 1:
             block.holders.pop(lo, None)
         else:
             block.held.pop(run, None)
@@ -288,16 +297,14 @@ def fail_one(
 
 def started(block: Block, offset: int) -> Side:
     """The side of an active job; a new one says what its state said so far."""
-    side = block.sides.get(offset)
-    if side is None:
-        side = block.side(offset)
-        side.attempts, side.claimed = 1, True
-    return side
+    return block.side(offset)
 
 
 def _standing(block: Block, offset: int) -> FailedJob:
-    state = STATES[COUNTER_OF[block.codes[offset]]]
-    return FailedJob(block.base + offset, state, block.due_at(offset))
+    counter = COUNTER_OF[block.codes[offset]]
+    if counter in (DEAD, GONE):  # a new version that was over at once
+        return FailedJob(block.base + offset, STATES[DEAD], None)
+    return FailedJob(block.base + offset, STATES[counter], block.due_at(offset))
 
 
 # -- release, expiry, timeout ----------------------------------------------------------------------
@@ -317,6 +324,7 @@ def release(kernel: "Kernel", command: Release) -> Released:
         if kernel.events is not None:
             tell.one(kernel, "released", block, offset, kernel.now, worker=lease.worker)
         side.attempts -= 1
+        side.started_at, side.worker = lease.claimed_at, lease.worker
         queue.counts[ACTIVE] -= 1
         queue.counts[READY] += 1
         if side.group is not None:

@@ -128,6 +128,7 @@ class LeaseState(_Record):
     worker: str
     lease_ms: int
     claimed_at: int
+    first: int
     extended_at: int
     began: int
     expires: int
@@ -303,6 +304,7 @@ def _lease_record(lease: LeaseRecord) -> LeaseState:
         lease.worker,
         lease.lease_ms,
         lease.claimed_at,
+        lease.first,
         lease.extended_at,
         lease.began,
         lease.expires,
@@ -452,13 +454,14 @@ def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
         state.claimed_at,
         state.began,
         state.expires,
+        state.first,
         state.extended_at,
         state.lost,
     )
     for run in runs:
         run.lease = lease
         if run.count and run.hi - run.lo == 1:
-            run.block.holders[run.lo] = lease
+            run.block.holders[run.lo] = run
         elif run.count:
             run.block.held[run] = None
     kernel.leases[state.token] = lease

@@ -11,7 +11,7 @@ from penstock.model.job import IdRun, Ids
 if TYPE_CHECKING:
     from penstock.kernel.blocks import Block
     from penstock.kernel.kernel import Kernel
-    from penstock.kernel.leases import HeldRun, LeaseRecord
+    from penstock.kernel.leases import LeaseRecord
     from penstock.kernel.queue import Queue
 
 
@@ -112,11 +112,16 @@ def claimed(kernel: "Kernel", lease: "LeaseRecord") -> None:
 
 
 def completed(
-    kernel: "Kernel", lease: "LeaseRecord", run: "HeldRun", mask: bytes | None, at: int
+    kernel: "Kernel",
+    lease: "LeaseRecord",
+    block: "Block",
+    begin: int,
+    end: int,
+    mask: bytes | None,
+    at: int,
 ) -> None:
     """Plain jobs of a run; called before their end is settled."""
-    block = run.block
-    for lo, hi, part in alike(block, run.lo, run.hi, mask):
+    for lo, hi, part in alike(block, begin, end, mask):
         offset = _first(lo, part)
         tell(
             kernel,
