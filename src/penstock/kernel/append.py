@@ -109,7 +109,7 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     elif queue.clamp(now) != now:
         ready = queue.ready_clock
     if ready or block.due_ms:
-        block.note_due(position, ready)
+        block.note_due(position, -ready)
     size = load.ends[0]
     chunk = load.chunk
     ends = block.ends
@@ -174,7 +174,7 @@ def _append_run(
         _append_mixed(queue, block, load, index, m, ready or now)
     block.note_created(position, now)
     if ready or block.due_ms:
-        block.note_due(position, ready)
+        block.note_due(position, -ready)
     _append_payloads(block, load, index, m, position)
     block.live += m
     queue.counts[READY] += m
@@ -276,7 +276,7 @@ def _append_due(
     ready = queue.clamp(now)
     code = block.code_of[number]
     block.codes += BYTE[code] * m
-    block.note_due(position, 0 if ready == now else ready)
+    block.note_due(position, 0 if ready == now else -ready)
     queue.counts[READY] += m
     if code < FIRST_CLASS:
         lane = queue.lane(options.priority)

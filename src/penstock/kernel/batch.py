@@ -15,6 +15,7 @@ from penstock.kernel.blocks import Block, Version
 from penstock.kernel.bulks import Bulk, HeldPush
 from penstock.kernel.codes import (
     BLOCKED,
+    COMPLETED,
     COUNTER_OF,
     ENDED,
     FIRST_CLASS,
@@ -401,7 +402,7 @@ def publish(
     ready = queue.clamp(at)
     number = block.opts[offset]
     if fresh and (side is None or side.group is None) and block.code_of[number] >= FIRST_CLASS:
-        if ready != at and not block.note_last_due(offset, ready):
+        if ready != at and not block.note_last_due(offset, -ready):
             block.side(offset).ready_at = ready
         block.codes[offset] = block.code_of[number]
         queue.stir()

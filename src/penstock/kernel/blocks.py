@@ -161,8 +161,10 @@ class Block:
         self.code_of: list[int] = []  # by option: the ready code of a job pushed ready
         self.created_pos = array("H")
         self.created_ms = array("q")
-        self.due_pos = array("H")  # run_at, or the ready instant, where it is not created_at …
-        self.due_ms = array("q")  # … and 0 where it is
+        self.due_pos = array("H")
+        # 0: ready when created; positive: run_at; negative: no run_at was said, but the job is
+        # ready only at that instant, because the wall clock had gone back.
+        self.due_ms = array("q")
         self.ends = array("I")  # payload ends, relative to the origin of their record
         self.pay_pos = array("H")
         self.pay_chunk = array("q")
@@ -258,17 +260,29 @@ class Block:
             return side.ready_at
         return self.column_due(offset)
 
-    def column_due(self, offset: int) -> int:
-        """The same, as it was said at the push or the commit."""
+    def _column(self, offset: int) -> int:
+        """What the push or the commit said of when the job is due; see `due_ms`."""
         if self.commits:
             for lo, hi, _, due in self.commits:
                 if lo <= offset < hi:
                     return due
         if self.due_pos:
             index = bisect_right(self.due_pos, offset) - 1
-            if index >= 0 and self.due_ms[index]:
+            if index >= 0:
                 return self.due_ms[index]
-        return self.created_at(offset)
+        return 0
+
+    def column_due(self, offset: int) -> int:
+        """As `due_at`, but as it was at the push or the commit."""
+        return abs(self._column(offset)) or self.created_at(offset)
+
+    def run_at(self, offset: int) -> int:
+        """Not before this instant: as said, or when a retry is due; else when it was pushed."""
+        side = self.sides.get(offset)
+        if side is not None and side.run_at is not None:
+            return side.run_at
+        due = self._column(offset)
+        return due if due > 0 else self.created_at(offset)
 
     def same_ready_until(self, offset: int) -> int:
         """The end of the stretch from `offset` on whose columns give one ready instant."""

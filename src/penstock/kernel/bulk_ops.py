@@ -271,7 +271,8 @@ def _publish_stretch(kernel: "Kernel", block: Block, lo: int, hi: int, until: in
         block.codes[lo:hi] = BYTE[LATE] * n
         queue.counts[READY] += n
         queue.lane(options.priority).put(due_at, first, n)
-    block.commits.append((lo, hi, now, due_at))
+    said = due_at if until is not None else -due_at
+    block.commits.append((lo, hi, now, said))
     if options.ttl_ms is not None:
         kernel.expire_at(now + options.ttl_ms, first, n)
     if kernel.events is not None:

@@ -73,14 +73,13 @@ def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
     code = COUNTER_OF[block.codes[offset]]
     side = block.sides.get(offset)
     options = block.options_of(offset)
-    due = block.due_at(offset)
     created_at = block.created_at(offset)
     facts: dict[str, Any] = {
         "id": block.base + offset,
         "queue": block.queue.name,
         "options": options,
         "created_at": created_at,
-        "run_at": due,
+        "run_at": block.run_at(offset),
         "attempt": 1 if code in (ACTIVE, COMPLETED) else 0,
         "state": STATES[code],
         "priority": block.priority_of(offset),
@@ -88,7 +87,6 @@ def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
     if side is not None:
         facts |= {
             "attempt": side.attempts,
-            "run_at": _shown_run_at(block, offset),
             "key": side.keys[0].key if side.keys else None,
             "group": side.group,
             "headers": side.headers,
@@ -123,11 +121,6 @@ def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
             if end.started_at:
                 facts |= {"started_at": end.started_at, "worker": end.worker}
     return JobView(facts=facts, payload=block.place(offset), result=side.result if side else None)
-
-
-def _shown_run_at(block: Block, offset: int) -> int:
-    side = block.sides[offset]
-    return block.column_due(offset) if side.run_at is None else side.run_at
 
 
 # -- what a claim hands out ------------------------------------------------------------------------
@@ -186,9 +179,7 @@ def cut(run: HeldRun) -> Cut:
         options=options,
         option_of=option_of,
         created_at=block.created_at(lo) if alike else [block.created_at(o) for o in offsets],
-        run_at=block.due_at(lo)
-        if alike
-        else [_shown_run_at(block, o) if o in sides else block.due_at(o) for o in offsets],
+        run_at=block.run_at(lo) if alike else [block.run_at(o) for o in offsets],
         individual=individual,
     )
 
