@@ -30,6 +30,7 @@ KEPT: Final = 10_000  # finished jobs that a queue keeps by default
 LEASE_MS: Final = 30_000
 START: Final = 1_700_000_000_000
 JOBS_PER_MS: Final = 100  # how fast the clock goes by
+SLICE_NS: Final = 12_000_000  # about so long a subject is measured before it is the next one's turn
 STATED: Final = {
     "options": "default but codec bytes, and the priority where there are three",
     "payload_bytes": len(PAYLOAD),
@@ -280,11 +281,11 @@ LABELS: Final = {
     "oracle": "oracle",
 }
 OPERATIONS: Final = ("push", "claim", "ack", "cycle")
-ORACLE_JOBS: Final = 50  # per sample; it looks at every job it knows at every call
-ORACLE_BATCH: Final = 1_000
+ORACLE_JOBS: Final = 20  # per sample; it looks at every job it knows at every call
+ORACLE_BATCH: Final = 100  # the largest it is asked for
 
 
-def measure(work: Work, *, sample_ms: int, rounds: int = ROUNDS) -> list[Figure]:
+def measure(work: Work, *, slices: int, rounds: int = ROUNDS) -> list[Figure]:
     """jobs/s of push, claim, ack and the whole cycle, for every subject, interleaved."""
     takes: dict[str, Callable[[], Sequence[float]]] = {}
     for name, make in SUBJECTS.items():
@@ -295,11 +296,11 @@ def measure(work: Work, *, sample_ms: int, rounds: int = ROUNDS) -> list[Figure]
         subject = make(work)
         depth = max(1, DEPTH // work.batch)
         subject.cycles(KEPT // work.batch + 1)  # from here on each end makes one be forgotten
-        often = repeats(subject.cycles, sample_ms * 1_000_000, most=1_000_000)
-        phased = repeats(partial(_phases_ns, subject, depth), sample_ms * 1_000_000, most=1_000)
+        often = repeats(subject.cycles, SLICE_NS, most=1_000_000)
+        phased = repeats(partial(_phases_ns, subject, depth), SLICE_NS, most=1_000)
         takes[name] = partial(_take, subject, often, phased, depth)
     figures = []
-    for name, samples in interleave(takes, rounds).items():
+    for name, samples in interleave(takes, rounds, slices).items():
         for at, operation in enumerate(OPERATIONS):
             rates = tuple(work.batch * 1e9 / sample[at] for sample in samples)
             label = f"{work.name} · {operation} by {work.batch:,} · {LABELS[name]}"

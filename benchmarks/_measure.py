@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Final
 
 ROUNDS: Final = 7
@@ -82,16 +82,24 @@ def ratio(name: str, over: Figure, under: Figure) -> Figure:
 
 
 def interleave(
-    subjects: Mapping[str, Callable[[], Sequence[float]]], rounds: int = ROUNDS
+    subjects: Mapping[str, Callable[[], Sequence[float]]], rounds: int = ROUNDS, slices: int = 1
 ) -> dict[str, list[tuple[float, ...]]]:
-    """Sample each subject once per round, in turn; a sample may be several numbers."""
+    """Sample each subject once per round, in turn; a sample may be several numbers.
+
+    A sample is the mean of so many slices, between which the other subjects have theirs: the
+    machine changes its pace within a second.
+    """
     taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in subjects}
     names = list(subjects)
     for turn in range(rounds):
         shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            gc.collect()
-            taken[name].append(tuple(subjects[name]()))
+        parts: dict[str, list[Sequence[float]]] = {name: [] for name in subjects}
+        gc.collect()
+        for _ in range(slices):
+            for name in names[shift:] + names[:shift]:
+                parts[name].append(subjects[name]())
+        for name in names:
+            taken[name].append(tuple(map(fmean, zip(*parts[name], strict=True))))
     return taken
 
 

@@ -92,10 +92,21 @@ def publish(world: World, job: OracleJob) -> bool:
                 pushing.rename_dependency(world, world.jobs[other_id], job.id, holder_id)
         return False
     job.bulk = None
+    job.created_at = world.now
     keys.take(world, job, version, world.now)
     world.tell("committed", job, world.now)
     life.begin(world, job, version, at=world.now, said_at=world.now)
     return True
+
+
+def drop(world: World, tenant: str, name: str, bulk: Bulk) -> None:
+    """Everything held in it is forgotten."""
+    bulk.state = "aborted"
+    bulk.finished_at = world.now
+    for job in list(world.jobs.values()):
+        if job.tenant == tenant and job.bulk == name:
+            bulk.dropped += 1
+            life.forget(world, job)
 
 
 def abort(world: World, tenant: str, name: str) -> BulkInfo:
@@ -103,9 +114,5 @@ def abort(world: World, tenant: str, name: str) -> BulkInfo:
     if bulk.state == "committed":
         raise Conflict(f"the bulk {name!r} is committed", "bulk")
     if bulk.state == "open":
-        bulk.state = "aborted"
-        bulk.finished_at = world.now
-        for job in list(world.jobs.values()):
-            if job.tenant == tenant and job.bulk == name:
-                life.forget(world, job)
+        drop(world, tenant, name, bulk)
     return info(world, name, bulk)

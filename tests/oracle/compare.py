@@ -18,7 +18,7 @@ from penstock.model.job import MAX_ID, Ids, Job, Lease, Run
 from penstock.model.lifecycle import State
 from penstock.model.store import Acked, Pushed, Store
 from penstock.stores.clock import ManualClock
-from tests.oracle.plain import difference, plain, shown
+from tests.oracle.plain import View, difference, plain, shown
 from tests.oracle.store import OracleStore
 
 NOBODY = MAX_ID  # an id that no job has
@@ -50,6 +50,8 @@ class Pair:
         self.tokens: dict[str, str] = {}  # the oracle's → the store's
         self.newest: dict[tuple[str, str], int] = {}  # the store's highest id of each queue
         self.waiting: list[Waiting] = []
+        self.latest = clock.now
+        self.went_back = False
         self.history: deque[str] = deque(maxlen=SHOWN)
         oracle.world.jitter_id = lambda job_id: self.to_store.get(job_id, job_id)
 
@@ -64,6 +66,8 @@ class Pair:
         self.learn(tenant, name, ours, theirs, args)
         if name == "by_key":
             self.agree(name, _as_ids(ours), _as_ids(theirs))
+        elif name == "push" and _refused_for_any_of_several(args[0], ours, theirs):
+            pass
         else:
             self.agree(name, ours, theirs)
         self.look_after_waiting()
@@ -114,8 +118,10 @@ class Pair:
     # -- agreeing --------------------------------------------------------------------------------
 
     def agree(self, what: str, ours: Any, theirs: Any) -> None:
-        left = plain(ours, int)
-        right = plain(theirs, self.rename)
+        self.went_back = self.went_back or self.clock.now < self.latest
+        self.latest = self.clock.now
+        left = plain(ours, View(int, self.clock.now, self.went_back))
+        right = plain(theirs, View(self.rename, self.clock.now, self.went_back))
         if left != right:
             self.disagree(what, difference(left, right))
 
@@ -255,6 +261,15 @@ async def scan(store: Store, tenant: str, queue: str, state: State | None = None
         assert page.cursor is None or page.cursor > cursor, "a cursor moves on"
         cursor = page.cursor
     return jobs
+
+
+def _refused_for_any_of_several(runs: Sequence[Run], ours: Any, theirs: Any) -> bool:
+    """Both refuse a push with which several things may be wrong: either may be named."""
+    if not isinstance(ours, PenstockError) or not isinstance(theirs, PenstockError):
+        return False
+    keyed = any(run.keys is not None or run.more_keys is not None for run in runs)
+    dependent = any(run.depends_on is not None for run in runs)
+    return sum(map(len, runs)) > 1 or (keyed and dependent)
 
 
 def _as_ids(job_id: Any) -> Any:

@@ -1,11 +1,9 @@
 """Crons: instants become keyed jobs; some that come due are skipped."""
 
-from contextlib import suppress
-
 import msgspec
 
 from penstock.model import schedule
-from penstock.model.errors import Overloaded, RateLimited
+from penstock.model.errors import Overloaded
 from penstock.model.job import KeyClaim
 from penstock.model.lifecycle import State
 from penstock.model.policy import Caps
@@ -54,7 +52,6 @@ def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
     created = []
     pushing.check_room_for_queues(world, caps, tenant, [spec.queue])
     plan = schedule.plan(spec, now_ms=world.now, installed_until_ms=cron.installed_until)
-    cron.plan_again_at = world.now + plan.refresh_ms
     for instant in plan.instants:
         if spec.limit is not None and cron.executions + len(cron.instants) >= spec.limit:
             break
@@ -78,14 +75,6 @@ def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
         cron.installed_until = instant
     pushing.check_bounds(world, tenant, created)
     keys.check_room(world, caps)
-
-
-def refresh(world: World, caps: Caps) -> None:
-    """Plan again where it is time; a cron that finds no room tries again the next time."""
-    for tenant, name in sorted(world.crons):
-        if world.crons[tenant, name].plan_again_at <= world.now:
-            with suppress(Overloaded, RateLimited), world.all_or_nothing():
-                install(world, caps, tenant, world.crons[tenant, name])
 
 
 def drop(world: World, tenant: str, name: str) -> bool:

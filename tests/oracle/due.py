@@ -9,7 +9,7 @@ from math import ceil
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
 from penstock.model.policy import BULK_MEMORY_MS, PRODUCER_IDLE_MS
-from tests.oracle import crons, groups, life
+from tests.oracle import bulks, crons, groups, life
 from tests.oracle.world import OracleJob, World
 
 
@@ -43,11 +43,7 @@ def by_elapsed_clock(world: World, now: int, elapsed: int) -> None:
                 del world.leases[lease.token]
         for (tenant, name), bulk in world.bulks.items():
             if bulk.state == "open" and bulk.ends <= world.elapsed:
-                bulk.state = "aborted"
-                bulk.finished_at = world.now
-                for job in by_id(world):
-                    if job.tenant == tenant and job.bulk == name:
-                        life.forget(world, job)
+                bulks.drop(world, tenant, name, bulk)
         groups.take_seats(world)
     world.elapsed = elapsed
 
@@ -148,7 +144,8 @@ def too_old(world: World, job: OracleJob, at: int) -> bool:
         own, default = job.said.options.retain_dead_ms, config.retain_dead_ms
     else:
         own, default = job.said.options.retain_ms, config.retain_ms
-    return job.finished_at + (default if own is None else own) <= at
+    retain_ms = default if own is None else own
+    return retain_ms == 0 or job.finished_at + retain_ms <= at
 
 
 def forget_empty_queues(world: World) -> None:

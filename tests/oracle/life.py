@@ -125,7 +125,7 @@ def restart(world: World, job: OracleJob, at: int) -> bool:
     """If the job was replaced while active, its attempt's end starts the new version."""
     if job.waiting is None:
         return False
-    job.created_at = job.waiting_since
+    job.created_at = at
     begin(world, job, job.waiting, at=at, said_at=job.waiting_since)
     # The new version has not been claimed yet: a key kept until then is its own again.
     again = [claim for claim in job.said.keys if claim.keep_key == "started"]

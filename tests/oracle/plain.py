@@ -5,6 +5,7 @@ where the contract gives none.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,40 +27,48 @@ from penstock.model.store import (
     Result,
 )
 
-Rename = Callable[[int], int]
+
+@dataclass(frozen=True)
+class View:
+    """From where answers are looked at."""
+
+    rename: Callable[[int], int]  # ids to the names that both sides share
+    now: int
+    went_back: bool  # the wall clock, ever
+
 
 WORDED_BY_THE_STORE = frozenset({"lease_expired", "timeout", "dependency_failed"})
 
 
-def plain(answer: Any, rename: Rename) -> Any:
+def plain(answer: Any, view: View) -> Any:
     match answer:
         case PenstockError():
             field = answer.field.rpartition(".")[2] if answer.code == "invalid" else ""
             return {"error": answer.code, "field": field}
         case Pushed():
-            return [(rename(job_id), outcome) for job_id, outcome in answer.jobs]
+            return [(view.rename(job_id), outcome) for job_id, outcome in answer.jobs]
         case Lease():
             return {
                 "queue": answer.queue,
                 "expires_at": answer.expires_at,
-                "jobs": [claimed(job, rename) for job in answer.jobs],
+                "jobs": [claimed(job, view) for job in answer.jobs],
             }
         case Acked():
-            return {"acked": renamed(answer.acked, rename), "lost": renamed(answer.lost, rename)}
+            return {"acked": renamed(answer.acked, view), "lost": renamed(answer.lost, view)}
         case Released():
             return {
-                "released": renamed(answer.released, rename),
-                "lost": renamed(answer.lost, rename),
+                "released": renamed(answer.released, view),
+                "lost": renamed(answer.lost, view),
             }
         case Failed():
-            jobs = [(rename(job.id), job.state.value, job.run_at) for job in answer.jobs]
-            return {"jobs": sorted(jobs), "lost": renamed(answer.lost, rename)}
+            jobs = [(view.rename(job.id), job.state.value, job.run_at) for job in answer.jobs]
+            return {"jobs": sorted(jobs), "lost": renamed(answer.lost, view)}
         case Extended():
-            return {"expires_at": answer.expires_at, "lost": renamed(answer.lost, rename)}
+            return {"expires_at": answer.expires_at, "lost": renamed(answer.lost, view)}
         case Redriven():
             return {
-                "ids": [rename(job_id) for job_id in answer.ids],
-                "conflicts": [rename(job_id) for job_id in answer.conflicts],
+                "ids": [view.rename(job_id) for job_id in answer.ids],
+                "conflicts": [view.rename(job_id) for job_id in answer.conflicts],
             }
         case Result():
             return {
@@ -75,27 +84,28 @@ def plain(answer: Any, rename: Rename) -> Any:
                 "queue": answer.queue,
                 "config": answer.config,
                 "counts": {state.value: n for state, n in answer.counts.items() if n},
-                "oldest_ready_ms": answer.oldest_ready_ms,
+                # After the wall clock went back, a queue may or may not remember what it showed.
+                "oldest_ready_ms": None if view.went_back else answer.oldest_ready_ms,
                 "groups": answer.groups,
             }
         case Job():
-            return known(answer, rename)
+            return known(answer, view)
         case BulkInfo() | CronInfo() | LogLine() | str() | int() | None:
             return answer
         case list():
-            return [plain(each, rename) for each in answer]
+            return [plain(each, view) for each in answer]
         case _:
             raise TypeError(f"no plain form of {answer!r}")
 
 
-def renamed(ids: Any, rename: Rename) -> list[int]:
-    return sorted(rename(job_id) for job_id in ids)
+def renamed(ids: Any, view: View) -> list[int]:
+    return sorted(view.rename(job_id) for job_id in ids)
 
 
-def claimed(job: Job, rename: Rename) -> dict[str, Any]:
+def claimed(job: Job, view: View) -> dict[str, Any]:
     """What a claim tells of a job."""
     return {
-        "id": rename(job.id),
+        "id": view.rename(job.id),
         "payload": job.payload,
         "options": job.options,
         "attempt": job.attempt,
@@ -104,15 +114,15 @@ def claimed(job: Job, rename: Rename) -> dict[str, Any]:
         "key": job.key,
         "group": job.group,
         "headers": job.headers,
-        "depends_on": [rename(dep) for dep in job.depends_on],
+        "depends_on": [view.rename(dep) for dep in job.depends_on],
         "priority": job.priority,
     }
 
 
-def known(job: Job, rename: Rename) -> dict[str, Any]:
+def known(job: Job, view: View) -> dict[str, Any]:
     """Everything that is known of a job."""
-    return claimed(job, rename) | {
-        "run_at": None if job.state is State.HELD else job.run_at,  # counts from the commit
+    return claimed(job, view) | {
+        "run_at": run_at_of(job, view),
         "queue": job.queue,
         "state": job.state.value,
         "dead_reason": job.dead_reason,
@@ -124,8 +134,14 @@ def known(job: Job, rename: Rename) -> dict[str, Any]:
         "errors": [error_of(error) for error in job.errors],
         "started_at": job.started_at,
         "finished_at": job.finished_at,
-        "dependants": renamed(job.dependants, rename),
+        "dependants": renamed(job.dependants, view),
     }
+
+
+def run_at_of(job: Job, view: View) -> int | None:
+    """Of a held job it counts from the commit; of a blocked one it says nothing once it is past."""
+    past = job.state is State.BLOCKED and job.run_at <= view.now
+    return None if past or job.state is State.HELD else job.run_at
 
 
 def error_of(error: JobError) -> tuple[Any, ...]:
@@ -147,7 +163,18 @@ def difference(left: Any, right: Any, path: str = "") -> list[str]:
         for index, (one, other) in enumerate(zip(left, right, strict=True)):
             found += difference(one, other, f"{path}[{index}]")
         return found
+    if isinstance(left, list) and isinstance(right, list):
+        only_left = [brief(each) for each in left if each not in right]
+        only_right = [brief(each) for each in right if each not in left]
+        return [f"{path or 'answer'}: only oracle {only_left}, only store {only_right}"]
     return [f"{path or 'answer'}: oracle {left!r}, store {right!r}"]
+
+
+def brief(value: Any) -> Any:
+    """Of a job only what tells it from others."""
+    if isinstance(value, dict) and "state" in value and "id" in value:
+        return {name: value[name] for name in ("id", "state", "key", "run_at")}
+    return value
 
 
 # -- showing -------------------------------------------------------------------------------------

@@ -525,8 +525,8 @@ class OracleStore(Store):
     # -- time and life ---------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        with self.call() as world:
-            crons.refresh(world, self.caps)
+        with self.call():
+            pass
 
     async def health(self) -> Health:
         with self.call():

@@ -292,6 +292,8 @@ def edit(
         wanted = world.now + delay_ms if delay_ms is not None else run_at
         job.run_at = max(world.now, wanted or 0)
         job.delayed = job.run_at > world.now
+        if job.state is State.BLOCKED and not job.delayed:
+            job.run_at = job.created_at  # as if it had never been delayed
         life.wait_or_ready(world, job, world.now)
     world.tell("edited", job, world.now, run_at=job.run_at)
 

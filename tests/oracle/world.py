@@ -129,7 +129,6 @@ class OracleCron:
     spec: CronSpec
     config_hash: str
     installed_until: int | None = None
-    plan_again_at: int = 0
     executions: int = 0
     instants: tuple[tuple[int, int], ...] = ()  # (instant, job id) installed and not yet due
 

@@ -30,6 +30,8 @@ def open_bulk(kernel: "Kernel", command: OpenBulk) -> BulkInfo:
     if bulk is None:
         if len(kernel.bulks) >= kernel.caps.bulks:
             raise Overloaded(f"{kernel.caps.bulks} bulks are open", "bulk")
+        if len(kernel.bulks) + len(kernel.finished_bulks) >= kernel.caps.bulk_names:
+            raise Overloaded(f"{kernel.caps.bulk_names} names of bulks are remembered", "bulk")
         kernel.finished_bulks.pop(spot, None)
         bulk = kernel.bulks[spot] = Bulk(command.bulk, command.deadline_ms, 0)
         kernel.renew_bulk(command.tenant, bulk)

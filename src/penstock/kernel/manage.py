@@ -4,7 +4,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.kernel import tell
-from penstock.kernel.blocks import Block
+from penstock.kernel.blocks import Block, Place
 from penstock.kernel.codes import (
     ACTIVE,
     BLOCKED,
@@ -105,9 +105,11 @@ def edit(kernel: "Kernel", command: Edit) -> None:
     counter = COUNTER_OF[block.codes[offset]]
     if counter in ENDED or counter in (ACTIVE, HELD):
         raise Conflict("only a job that waits can be edited", "job_id")
-    side = block.side(offset)
     queue = block.queue
     now = kernel.now
+    if command.payload is not None and queue.bounded:
+        _check_bytes(block, offset, command.payload)
+    side = block.side(offset)
     if command.payload is not None:
         _edit_payload(kernel, block, offset, command)
     run_at = command.run_at
@@ -141,6 +143,15 @@ def edit(kernel: "Kernel", command: Edit) -> None:
         queue.make_ready(block, offset, ready)
     if kernel.events is not None:
         tell.one(kernel, "edited", block, offset, now, run_at=run_at or 0)
+
+
+def _check_bytes(block: Block, offset: int, payload: Place) -> None:
+    """An edit may not do what a push may not."""
+    queue = block.queue
+    growth = payload[2] - payload[1] - size_of(block, offset, offset + 1, None)
+    for held, bounds in ((queue, queue.config.bounds), (queue.tenant, queue.tenant.bounds)):
+        if growth > 0 and bounds.bytes is not None and held.bytes + growth > bounds.bytes:
+            raise Overloaded(f"at most {bounds.bytes} payload bytes may be held", "bytes")
 
 
 def _edit_payload(kernel: "Kernel", block: Block, offset: int, command: Edit) -> None:

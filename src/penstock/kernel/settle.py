@@ -64,7 +64,14 @@ def named(lease: LeaseRecord, ids: Sequence[int] | None) -> tuple[list[Held], li
 
 
 def held_by(lease: LeaseRecord) -> list[Held]:
-    return [(run, offset) for run in lease.runs for offset in run.offsets()]
+    """What the lease holds by ascending id, however its claim was cut into runs."""
+    runs = lease.runs
+    if len(runs) > 1:
+        runs = sorted(runs, key=lambda run: (run.block.number, run.lo))
+    held = [(run, offset) for run in runs for offset in run.offsets()]
+    if len(runs) > 1:
+        held.sort(key=lambda each: (each[0].block.number, each[1]))
+    return held
 
 
 def leave(kernel: "Kernel", run: HeldRun, offset: int) -> None:

@@ -115,7 +115,6 @@ class RunRecord(msgspec.Struct, array_like=True):
     lo: int
     hi: int
     mask: bytes | None
-    gone: bytes | None
     count: int
 
 
@@ -289,12 +288,19 @@ def _block_record(block: Block) -> BlockRecord:
 
 
 def _lease_record(lease: LeaseRecord) -> LeaseState:
-    runs = [
-        RunRecord(
-            r.block.number, r.lo, r.hi, r.mask, None if r.gone is None else bytes(r.gone), r.count
-        )
-        for r in lease.runs
-    ]
+    # One run per block, however the claim was cut: that is nobody's business after it.
+    held: dict[int, list[int]] = {}
+    for run in lease.runs:
+        if run.count:
+            held.setdefault(run.block.number, []).extend(run.offsets())
+    runs = []
+    for number, offsets in sorted(held.items()):
+        lo, hi = min(offsets), max(offsets) + 1
+        mask = bytearray(hi - lo)
+        for offset in offsets:
+            mask[offset - lo] = 1
+        whole = len(offsets) == hi - lo
+        runs.append(RunRecord(number, lo, hi, None if whole else bytes(mask), len(offsets)))
     return LeaseState(
         lease.token,
         lease.queue.tenant.name,
@@ -438,12 +444,8 @@ def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
     queue = kernel.tenants[state.tenant].queues[state.queue]
     runs = []
     for saved in state.runs:
-        block = queue.blocks.get(saved.block)
-        if block is None:  # everything it held there is gone, block and all
-            block = Block(saved.block, queue)
-        run = HeldRun(block, saved.lo, saved.hi, saved.mask, saved.count)
-        run.gone = None if saved.gone is None else bytearray(saved.gone)
-        runs.append(run)
+        block = queue.blocks[saved.block]
+        runs.append(HeldRun(block, saved.lo, saved.hi, saved.mask, saved.count))
     lease = LeaseRecord(
         state.token,
         queue,
@@ -467,7 +469,7 @@ def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
     kernel.leases[state.token] = lease
     kernel.expiries.add(lease)
     kernel.elapsed_due = min(kernel.elapsed_due, kernel.expiries.due)
-    if any(run.block.timed or run.block.sides for run in runs if run.block.codes):
+    if any(run.block.timed or run.block.sides for run in runs):
         note_timeouts(kernel, lease)
 
 

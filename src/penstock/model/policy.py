@@ -117,7 +117,8 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True):
     queues: int = 100_000
     kept_keys: int = 10_000_000  # keys that outlive their job
     producers: int = 100_000
-    bulks: int = 10_000
+    bulks: int = 10_000  # open at once
+    bulk_names: int = 1_000_000  # of finished ones, remembered for a week
     crons: int = 100_000
     waiters: int = 100_000
     subscribers: int = 10_000

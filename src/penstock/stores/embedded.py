@@ -15,23 +15,20 @@ from penstock.kernel import crons as kernel_crons
 from penstock.kernel import explain, read
 from penstock.kernel.kernel import Kernel
 from penstock.model import checks
-from penstock.model.errors import (
-    Deadline,
-    NotFound,
-    PenstockError,
-)
+from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
 from penstock.model.job import (
     Codec,
     Job,
     JobError,
+    JobOptions,
     KeyClaim,
     Lease,
     LogLine,
     Run,
 )
 from penstock.model.lifecycle import State
-from penstock.model.payload import check_payload, digest
+from penstock.model.payload import check_json, digest
 from penstock.model.policy import BULK_DEADLINE_MS, DEFAULT_CAPS, Bounds, Caps, QueueConfig
 from penstock.model.schedule import CronSpec, config_hash, instant_key, keep_key_ms, plan
 from penstock.model.store import (
@@ -86,6 +83,8 @@ class EmbeddedStore(Store):
         durability: Durability | None = None,
     ) -> Pushed:
         checks.check_push(tenant, runs, producer, sequence, bulk, part, durability)
+        if durability is not None:
+            raise Invalid("a store in memory keeps nothing beyond its process", "durability")
         loads = [self._load(tenant, run) for run in runs]
         command = c.Push(tenant=tenant, loads=loads)
         if producer is not None:
@@ -328,7 +327,8 @@ class EmbeddedStore(Store):
         if found is None:
             raise NotFound(f"job {job_id} is not known", "job_id")
         codec = codec or found[0].options_of(found[1]).codec
-        check_payload(codec, payload)
+        if codec == "json":  # the other two are opaque, as at a push
+            check_json(payload)
         chunk, start = self.engine.payloads.add(f"{tenant}/{found[0].queue.name}", payload)
         command.payload = (chunk, start, start + len(payload))
         command.digest = digest(codec, payload)
@@ -410,7 +410,8 @@ class EmbeddedStore(Store):
                 queue=spec.queue,
                 data=spec.payload * len(instants),
                 ends=[len(spec.payload) * (i + 1) for i in range(len(instants))],
-                options=(msgspec.structs.replace(spec.options, codec=spec.codec),),
+                options=tuple(_cron_options(spec, instant, kernel.now) for instant in instants),
+                option_of=range(len(instants)),
                 run_at=list(instants),
                 more_keys=[
                     (KeyClaim(key, "return", keep_key_ms(instant, kernel.now)),)
@@ -486,3 +487,11 @@ class EmbeddedStore(Store):
     def rebuild(self) -> None:
         """Put a kernel made from its own encoded form in the place of the running one."""
         self.engine.rebuild()
+
+
+def _cron_options(spec: CronSpec, instant: int, now: int) -> JobOptions:
+    """The options of one instant's job: its ttl counts from the instant, not from the install."""
+    ttl = spec.options.ttl_ms
+    if ttl is not None:
+        ttl += max(instant - now, 0)
+    return msgspec.structs.replace(spec.options, codec=spec.codec, ttl_ms=ttl)

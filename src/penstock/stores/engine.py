@@ -17,6 +17,7 @@ from penstock.kernel.codes import READY
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.leases import LeaseRecord
 from penstock.kernel.queue import Queue
+from penstock.kernel.timers import FOREVER
 from penstock.model.errors import (
     Deadline,
     NotFound,
@@ -51,6 +52,7 @@ class Engine:
         self._paced = not isinstance(clock, ManualClock)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._armed_wall = self._armed_elapsed = FOREVER if self._paced else -1
         self._listen()
 
     # -- turns -----------------------------------------------------------------------------------
@@ -67,19 +69,20 @@ class Engine:
 
     def _follow_up(self) -> None:
         kernel = self.kernel
-        if kernel.ends:
-            self._wake_awaited()
-        if kernel.events:
-            self._pass_on_events()
-        if kernel.stirred:
-            self._serve()
+        while kernel.ends or kernel.events or kernel.stirred:
+            if kernel.ends:
+                self._wake_awaited()
+            if kernel.events:
+                self._pass_on_events()
+            if kernel.stirred:
+                self._serve()
         if kernel.freed:
             for chunk in kernel.freed:
                 if chunk not in kernel.chunks:  # else used again by the command that freed it
                     self.payloads.drop(chunk)
             kernel.freed.clear()
-        if self._paced:
-            self._pace()
+        if kernel.wall_due < self._armed_wall or kernel.elapsed_due < self._armed_elapsed:
+            self._arm()
 
     def look(self) -> Kernel:
         """The kernel, brought to the present, for reading."""
@@ -181,8 +184,7 @@ class Engine:
         self._line.join(waiter)
         for name in queues:
             self._watch_queue(tenant, name, True)
-        if self._paced:
-            self._pace()
+        self._arm(self._until_token(tenant, queues, wait_ms))
         try:
             return await future
         except asyncio.CancelledError:
@@ -193,6 +195,16 @@ class Engine:
             raise
         finally:
             self._leave(waiter)
+
+    def _until_token(self, tenant: str, queues: tuple[str, ...], wait_ms: int) -> int:
+        """How long a waiting claim may have to wait at most for a rate limit to let it go on."""
+        known = self.kernel.tenants.get(tenant)
+        elapsed = self.clock.elapsed_ms()
+        for name in queues:
+            queue = known.queues.get(name) if known is not None else None
+            if queue is not None and queue.meter is not None:
+                wait_ms = min(wait_ms, queue.meter.next_at(elapsed) - elapsed)
+        return wait_ms
 
     def _watch_queue(self, tenant: str, name: str, watched: bool) -> None:
         if watched:
@@ -230,11 +242,10 @@ class Engine:
                 kernel.position += 1
                 record = kernel.apply(command, self.clock.now_ms(), self.clock.elapsed_ms())
                 if record is None:
+                    self._arm(self._until_token(waiter.tenant, waiter.queues, NAP_MS))
                     break
                 self._leave(waiter)
                 waiter.future.set_result(self._lease(record))
-        if kernel.events:
-            self._pass_on_events()
 
     # -- ends awaited ------------------------------------------------------------------------------
 
@@ -243,8 +254,7 @@ class Engine:
             raise Overloaded(f"{self.kernel.caps.waiters} callers are waiting", "wait_ms")
         future = self._awaited.join(job_id, self.clock.elapsed_ms() + wait_ms)
         self.kernel.awaited[job_id] = 1
-        if self._paced:
-            self._pace()
+        self._arm(wait_ms)
         try:
             ended = await future
         finally:
@@ -331,45 +341,44 @@ class Engine:
         """Those who have waited as long as they wanted get their answer."""
         elapsed = self.clock.elapsed_ms()
         self._serve_metered()
-        for waiter in self._line:
-            if waiter.deadline <= elapsed and not waiter.future.done():
+        for waiter in self._line.lapsed(elapsed):
+            if not waiter.future.done():
                 waiter.future.set_result(None)
         for future in self._awaited.lapsed(elapsed):
             if not future.done():
                 future.set_result(None)
 
-    def _pace(self) -> None:
-        """Have the loop call us when something is due, whoever calls or not."""
-        kernel = self.kernel
-        due_in = min(
-            kernel.wall_due - self.clock.now_ms(), kernel.elapsed_due - self.clock.elapsed_ms()
-        )
-        for deadline in (self._line.due(), self._awaited.due()):
-            if deadline is not None:
-                due_in = min(due_in, deadline - self.clock.elapsed_ms())
-        for queue in self._metered():
-            assert queue.meter is not None
-            elapsed = self.clock.elapsed_ms()
-            due_in = min(due_in, queue.meter.next_at(elapsed) - elapsed)
+    def _arm(self, within_ms: int = NAP_MS) -> None:
+        """Have the loop call us when something is due, and within that time, whoever calls or not.
+
+        Nothing is done where an earlier call is set already; every command comes by here.
+        """
+        if not self._paced:
+            return
+        kernel, clock = self.kernel, self.clock
+        now, elapsed = clock.now_ms(), clock.elapsed_ms()
+        wait = max(min(kernel.wall_due - now, kernel.elapsed_due - elapsed, within_ms, NAP_MS), 0)
         loop = asyncio.get_running_loop()
-        # A jump of the wall clock must not make us sleep through it.
-        at = loop.time() + min(max(due_in, 0), NAP_MS) / 1000
+        at = loop.time() + wait / 1000
         if self._timer is not None:
             if self._timer_at <= at:
                 return
             self._timer.cancel()
         self._timer_at = at
+        self._armed_wall, self._armed_elapsed = now + wait, elapsed + wait
         self._timer = loop.call_at(at, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
         if self._closed:
             return
-        kernel = self.kernel
-        if kernel.is_due(self.clock.now_ms(), self.clock.elapsed_ms()):
+        if self.kernel.is_due(self.clock.now_ms(), self.clock.elapsed_ms()):
             self.apply(c.Tick(TURN))
         self._end_waits()
-        self._pace()
+        elapsed = self.clock.elapsed_ms()
+        ahead = [deadline - elapsed for deadline in (self._line.due(), self._awaited.due())]
+        ahead += [q.meter.next_at(elapsed) - elapsed for q in self._metered() if q.meter]
+        self._arm(min(ahead, default=NAP_MS))
 
     # -- life --------------------------------------------------------------------------------------
 

@@ -5,11 +5,15 @@ in the order in which they came, whichever queue a job turns up in.
 """
 
 import asyncio
-from typing import Any
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Any, Final
 
 from penstock.model.job import Lease
 
 Spot = tuple[str, str]  # tenant, queue
+
+FAR: Final = 1 << 62  # later than any deadline
 
 
 class Waiter:
@@ -44,15 +48,17 @@ class Line:
     def __init__(self) -> None:
         self._spots: dict[Spot, dict[Waiter, None]] = {}
         self._all: dict[Waiter, None] = {}
+        self._deadlines: list[tuple[int, int, Waiter]] = []  # heap; those who left are skipped
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Waiter]:
         return iter(list(self._all))
 
     def join(self, waiter: Waiter) -> None:
         self._all[waiter] = None
+        heappush(self._deadlines, (waiter.deadline, waiter.serial, waiter))
         for queue in waiter.queues:
             self._spots.setdefault((waiter.tenant, queue), {})[waiter] = None
 
@@ -77,26 +83,42 @@ class Line:
         waiting = self._spots.get(spot)
         return next(iter(waiting)) if waiting else None
 
-    def due(self) -> int | None:
-        return min((waiter.deadline for waiter in self._all), default=None)
+    def due(self) -> int:
+        """The earliest deadline; FAR if nobody waits."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2] not in self._all:
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else FAR
+
+    def lapsed(self, elapsed: int) -> Iterator[Waiter]:
+        """Those who have waited as long as they wanted."""
+        while self.due() <= elapsed:
+            yield heappop(self._deadlines)[2]
 
 
 class Awaited:
     """Callers waiting for the end of a job, by id."""
 
     def __init__(self) -> None:
-        self._futures: dict[int, dict[asyncio.Future[Any], int]] = {}  # → deadline, elapsed
+        self._futures: dict[int, dict[asyncio.Future[Any], None]] = {}
+        self._deadlines: list[tuple[int, int, asyncio.Future[Any]]] = []  # heap
+        self._serial = 0
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._futures.values()))
+        return self._count
 
     def join(self, job_id: int, deadline: int) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._futures.setdefault(job_id, {})[future] = deadline
+        self._futures.setdefault(job_id, {})[future] = None
+        self._serial += 1
+        self._count += 1
+        heappush(self._deadlines, (deadline, self._serial, future))
         return future
 
     def leave(self, job_id: int, future: "asyncio.Future[Any]") -> bool:
         """True if nobody waits for this job any more."""
+        self._count -= 1
         waiting = self._futures.get(job_id)
         if waiting is None:
             return True
@@ -120,18 +142,16 @@ class Awaited:
         for job_id in self.ids():
             self.fail(job_id, error)
 
-    def lapsed(self, elapsed: int) -> list["asyncio.Future[Any]"]:
-        return [
-            future
-            for waiting in self._futures.values()
-            for future, deadline in waiting.items()
-            if deadline <= elapsed
-        ]
-
     def ids(self) -> list[int]:
         return list(self._futures)
 
-    def due(self) -> int | None:
-        return min(
-            (d for waiting in self._futures.values() for d in waiting.values()), default=None
-        )
+    def due(self) -> int:
+        """The earliest deadline; FAR if nobody waits."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].done():
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else FAR
+
+    def lapsed(self, elapsed: int) -> "Iterator[asyncio.Future[Any]]":
+        while self.due() <= elapsed:
+            yield heappop(self._deadlines)[2]
