@@ -282,7 +282,7 @@ LABELS: Final = {
 }
 OPERATIONS: Final = ("push", "claim", "ack", "cycle")
 ORACLE_JOBS: Final = 20  # per sample; it looks at every job it knows at every call
-ORACLE_BATCH: Final = 100  # the largest it is asked for
+ORACLE_BATCH: Final = 1_000  # the largest it is asked for
 
 
 def measure(work: Work, *, slices: int, rounds: int = ROUNDS) -> list[Figure]:

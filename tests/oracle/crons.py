@@ -40,7 +40,7 @@ def info(world: World, cron: OracleCron) -> CronInfo:
         pending=tuple(
             instant
             for instant, job_id in cron.instants
-            if instant > world.now and job_id in world.jobs and not world.jobs[job_id].ended
+            if instant > world.now and job_id in world.jobs
         ),
         executions=cron.executions,
     )
@@ -93,6 +93,16 @@ def remove_instants(world: World, tenant: str, cron: OracleCron) -> None:
             life.end(world, job, State.CANCELLED, world.now)
             life.forget(world, job)
             world.keys.pop((tenant, job.queue, job.said.key or ""), None)
+
+
+def let_go(world: World) -> None:
+    """An instant that was cancelled or purged is its cron's no longer, even if it lives again."""
+    for cron in world.crons.values():
+        cron.instants = tuple(
+            (instant, job_id)
+            for instant, job_id in cron.instants
+            if job_id in world.jobs and not world.jobs[job_id].ended
+        )
 
 
 def of_job(world: World, job: OracleJob) -> OracleCron | None:

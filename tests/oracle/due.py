@@ -18,6 +18,7 @@ def settle(world: World, now: int, elapsed: int) -> None:
     by_elapsed_clock(world, now, elapsed)
     world.now = now
     by_wall_clock(world)
+    crons.let_go(world)
     forget_empty_queues(world)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.model.job import Job, JobError, Lease, LogLine, Run
-from penstock.model.lifecycle import State
+from penstock.model.lifecycle import ENDED, State
 from penstock.model.store import (
     Acked,
     BulkInfo,
@@ -139,9 +139,11 @@ def known(job: Job, view: View) -> dict[str, Any]:
 
 
 def run_at_of(job: Job, view: View) -> int | None:
-    """Of a held job it counts from the commit; of a blocked one it says nothing once it is past."""
+    """None where it says nothing: held (it counts from the commit), past and still blocked, or
+    ended without an attempt."""
     past = job.state is State.BLOCKED and job.run_at <= view.now
-    return None if past or job.state is State.HELD else job.run_at
+    never = job.state in ENDED and job.attempt == 0
+    return None if past or never or job.state is State.HELD else job.run_at
 
 
 def error_of(error: JobError) -> tuple[Any, ...]:
