@@ -55,7 +55,7 @@ bench: $(READY) ## Run every benchmark in benchmarks/
 		echo "== $$module"; $(BIN)/python -m $$module; \
 	done
 
-docs: $(READY) ## Check that every link of the documentation leads somewhere
+docs: $(READY) ## Write the generated pages; check that every link leads somewhere
 	$(BIN)/python -m tools.docs
 
 format: $(READY) ## Format the code and apply safe fixes

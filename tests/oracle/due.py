@@ -123,8 +123,8 @@ def sweep(world: World, at: int) -> None:
 def kept_no_longer(world: World, at: int) -> list[OracleJob]:
     """Ended jobs whose retention is over by age or by count, the oldest ends first."""
     ended = [job for job in world.jobs.values() if job.finished_at is not None]
-    ended.sort(key=lambda job: job.end_order)
-    over = {job.id for job in ended if too_old(world, job, at)}
+    ended.sort(key=lambda job: (job.finished_at, job.end_order))
+    over = {job.id for job in ended if job.outlived or too_old(world, job, at)}
     for tenant, queue in {(job.tenant, job.queue) for job in ended}:
         counted = [
             job.id
@@ -135,7 +135,10 @@ def kept_no_longer(world: World, at: int) -> list[OracleJob]:
         ]
         surplus = len(counted) - world.config(tenant, queue).retain_count
         over |= set(counted[: max(surplus, 0)])
-    return [job for job in ended if job.id in over]
+    found = [job for job in ended if job.id in over]
+    for job in found:
+        job.outlived = True
+    return found
 
 
 def too_old(world: World, job: OracleJob, at: int) -> bool:

@@ -12,11 +12,7 @@ from tests.oracle.world import OracleJob, World
 
 def view(world: World, job: OracleJob) -> Job:
     lease = world.leases[job.lease] if job.lease is not None else None
-    dependants = [
-        other.id
-        for other in life.dependants(world, job)
-        if job.id in other.said.depends_on and other.published
-    ]
+    dependants = [other.id for other in life.dependants(world, job) if other.published]
     return Job(
         id=job.id,
         queue=job.queue,

@@ -22,7 +22,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"priority": -2},
     {"delay_ms": 0},
     {"delay_ms": 80},
-    {"payload": b'"new"'},
+    {"payload": b"5"},
     {"payload": b"\x01", "codec": "msgpack"},
     {"priority": 1, "delay_ms": 30},
 )

@@ -296,10 +296,10 @@ def check_bounds(world: World, tenant: str, created: list[OracleJob]) -> None:
         new = [job for job in created if queue in (None, job.queue)]
         if not new or bounds == Bounds():
             continue
-        live = [
+        live = [  # with all that the push creates, though some be dead already
             job
             for job in world.jobs.values()
-            if job.tenant == tenant and queue in (None, job.queue) and not job.ended
+            if job.tenant == tenant and queue in (None, job.queue) and (not job.ended or job in new)
         ]
         if bounds.jobs is not None and len(live) > bounds.jobs:
             raise Overloaded(f"{len(live)} jobs, {bounds.jobs} may be")

@@ -68,6 +68,7 @@ class OracleJob:
     heartbeat_at: int | None = None
     finished_at: int | None = None
     end_order: int = 0
+    outlived: bool = False  # its retention is over; it is kept for its dependants alone
     dead_reason: DeadReason | None = None
     errors: tuple[JobError, ...] = ()
     progress: int | None = None

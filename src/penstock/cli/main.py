@@ -55,7 +55,7 @@ def build_app() -> "typer.Typer":
         """Start the network server (not part of this release yet)."""
         typer.echo(
             "the network server is not part of this release yet; "
-            "embed a store with penstock.open(...)",
+            "embed a store with penstock.open.open_store(...)",
             err=True,
         )
         raise typer.Exit(2)
