@@ -116,6 +116,8 @@ def _check_depth(payload: bytes) -> None:
     unescaped = payload.replace(rb"\\", b"").replace(rb"\"", b"")
     outside_strings = b"".join(unescaped.split(b'"')[::2])
     brackets = outside_strings.translate(_ALIKE, _NOT_BRACKETS)
+    if b"[" * (MAX_DEPTH + 1) in brackets:  # the plain depth bomb, found in one pass
+        raise Invalid(f"is nested more than {MAX_DEPTH} deep", "payload")
     for _ in range(MAX_DEPTH):
         left = brackets.replace(b"[]", b"")  # without the innermost ones
         if not left:
