@@ -155,11 +155,6 @@ def held_of(
     return held, Ids.of(job_id for job_id in named if job_id not in still)
 
 
-def by_id(jobs: list[OracleJob]) -> list[OracleJob]:
-    """What ends together ends in this order."""
-    return sorted(jobs, key=lambda job: job.id)
-
-
 def ack(
     world: World,
     tenant: str,
@@ -173,7 +168,7 @@ def ack(
     for job_id in results:
         if job_id not in acked:
             raise Invalid(f"job {job_id} is not acked by this call", "results")
-    for job in by_id(held):
+    for job in held:
         if job.id in results and job.waiting is None:
             job.result = results[job.id]
             job.result_codec = codec
@@ -192,7 +187,7 @@ def fail(
     dead: bool,
 ) -> Failed:
     held, lost = held_of(world, tenant, token, ids)
-    for job in by_id(held):
+    for job in held:
         life.fail(world, job, error, world.now, lost=False, retry_in_ms=retry_in_ms, dead=dead)
     return Failed(
         tuple(FailedJob(job.id, job.state, None if job.ended else job.run_at) for job in held),
@@ -312,7 +307,7 @@ def redrive(
     limit: int | None,
     mark: str | None,
 ) -> Redriven:
-    """Dead jobs live again, the oldest end first; `mark`: those with that last error."""
+    """Dead jobs live again, the oldest first; `mark`: those with that last error."""
     dead = [
         job
         for job in world.of_queue(tenant, queue)
@@ -322,7 +317,7 @@ def redrive(
     ]
     done: list[int] = []
     conflicts: list[int] = []
-    for job in sorted(dead, key=lambda job: (job.finished_at, job.end_order)):
+    for job in sorted(dead, key=lambda job: job.id):
         if limit is not None and len(done) == limit:
             break
         if any(taken_by_other(world, job, each.key) for each in job.said.keys):

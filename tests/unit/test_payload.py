@@ -324,7 +324,7 @@ def test_what_is_not_json_by_the_rules_of_the_door_is_refused(document: bytes) -
         (b'"\\ud800"', "lone surrogate"),
         (b'["\xff"]', "not UTF-8 at byte 2"),
         (nested(101), "more than 100 deep"),
-        (b"[" * 101, "brackets do not match"),
+        (b"[" * 101, "nested more than 100 deep"),
     ],
 )
 def test_the_refusal_says_what_is_wrong(document: bytes, says: str) -> None:
