@@ -106,13 +106,13 @@ class EndRun(msgspec.Struct, gc=False, eq=False):
     block: "Block"
     lo: int
     hi: int
-    mask: bytes | None  # None: every offset from lo to hi
-    count: int
     code: int
     at: int
     started_at: int  # 0: never claimed
     worker: str | None
-    deadline: int | None  # of an explicit retain; None: by the queue
+    count: int = 1
+    mask: bytes | None = None  # None: every offset from lo to hi
+    deadline: int | None = None  # of an explicit retain; None: by the queue
 
 
 class Block:

@@ -75,7 +75,7 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         lease_ms = LEASE_MS
     token = command.token
     now, elapsed = kernel.now, kernel.elapsed
-    run = block.holders[lo] = HeldRun(block, lo, lo + 1, None, 1)
+    run = block.holders[lo] = HeldRun(block, lo, lo + 1)
     run.lease = kernel.leases[token] = lease = LeaseRecord(
         token,
         queue,
@@ -179,7 +179,7 @@ def _serve(kernel: "Kernel", queue: "Queue", group: "Group", runs: list[HeldRun]
     if group.meter is not None:
         group.meter.take(kernel.elapsed, 1)
     block.codes[offset] = ACTIVE
-    runs.append(HeldRun(block, offset, offset + 1, None, 1))
+    runs.append(HeldRun(block, offset, offset + 1))
     queue.seat(group)
 
 

@@ -49,7 +49,7 @@ def end_range(
         set_codes(block, lo, hi, mask, COMPLETED)
     if kernel.awaited:
         kernel.note_ends(block, lo, hi, mask)
-    run = EndRun(block, lo, hi, mask, count, COMPLETED, at, started_at, worker, None)
+    run = EndRun(block, lo, hi, COMPLETED, at, started_at, worker, count, mask)
     block.ended[lo] = run
     _retain(kernel, queue, run)
 
@@ -62,7 +62,7 @@ def end_single(kernel: "Kernel", block: Block, lo: int, started_at: int, worker:
     counts[COMPLETED] += 1
     block.codes[lo] = COMPLETED
     now = kernel.now
-    run = EndRun(block, lo, lo + 1, None, 1, COMPLETED, now, started_at, worker, None)
+    run = EndRun(block, lo, lo + 1, COMPLETED, now, started_at, worker)
     block.ended[lo] = run
     finished = queue.finished
     keep = queue.config.retain_count
@@ -132,7 +132,7 @@ def end_one(
         kernel.note_ends(block, offset, offset + 1, None)
     retain = options.retain_dead_ms if code == DEAD else options.retain_ms
     deadline = None if retain is None else at + retain
-    run = EndRun(block, offset, offset + 1, None, 1, code, at, started_at, worker, deadline)
+    run = EndRun(block, offset, offset + 1, code, at, started_at, worker, 1, None, deadline)
     block.ended[offset] = run
     if forget_now:
         forget(kernel, block, offset, offset + 1, None, 1, code, force=True)

@@ -245,7 +245,7 @@ class Lane:
         block = self.queue.blocks[(job_id - 1) >> SHIFT]
         offset = (job_id - 1) & MASK
         block.codes[offset] = ACTIVE
-        out.append(HeldRun(block, offset, offset + 1, None, 1))
+        out.append(HeldRun(block, offset, offset + 1))
 
     def _take_late(self, head: tuple[int, int], n: int, out: list[HeldRun]) -> int:
         ready, job_id = head
@@ -291,7 +291,7 @@ class Lane:
         if n == 1:
             codes[lo] = ACTIVE
             entry.cursor = lo + 1
-            out.append(HeldRun(block, lo, lo + 1, None, 1))
+            out.append(HeldRun(block, lo, lo + 1))
             return 1
         hi = min(lo + n, limit, len(codes))
         stretch = codes[lo:hi]

@@ -24,8 +24,8 @@ class HeldRun(msgspec.Struct, gc=False, eq=False):
     block: Block
     lo: int
     hi: int
-    mask: bytes | None  # as claimed; None: all
-    count: int  # still held
+    mask: bytes | None = None  # as claimed; None: all
+    count: int = 1  # still held
     gone: bytearray | None = None  # 1 for each that left
     lease: "LeaseRecord" = None  # type: ignore[assignment]  # set when the lease is granted
 

@@ -145,7 +145,6 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
     if bucket is not None:
         bucket.pop(token, None)
     lease.runs = []
-    lease.count = run.count = 0
     del block.holders[lo]
     end_single(kernel, block, lo, lease.claimed_at, lease.worker)
     if block.queue.watched:

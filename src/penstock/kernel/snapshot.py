@@ -427,12 +427,12 @@ def _decode_block(kernel: "Kernel", state: BlockRecord) -> None:
             block,
             end.lo,
             end.hi,
-            end.mask,
-            end.count,
             end.code,
             end.at,
             end.started_at,
             end.worker,
+            end.count,
+            end.mask,
             end.deadline,
         )
         block.ended[end.lo] = run
