@@ -77,7 +77,7 @@ async def _restarted(url: str, store: Any) -> Store:
     if url == "memory://":
         store.engine.rebuild()
     elif url != "oracle://":
-        raise NotImplementedError(f"how does {url} restart?")
+        raise ValueError(f"how does {url} restart?")
     return store  # type: ignore[no-any-return]
 
 

@@ -68,6 +68,8 @@ def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
         job_id, what = pushing.push_one(world, tenant, spec.queue, version)
         if what == "created":
             world.jobs[job_id].cron = spec.name
+            if options.ttl_ms is not None:
+                world.jobs[job_id].ttl_ends = instant + options.ttl_ms
             cron.instants = (*cron.instants, (instant, job_id))
             created.append(world.jobs[job_id])
             if world.jobs[job_id].state is State.READY:

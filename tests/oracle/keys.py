@@ -18,7 +18,7 @@ def kept(world: World, record: KeptKey) -> bool:
     if record.keep == "retained":
         return True
     if record.keep == "started":
-        return not job.ended and not job.claimed
+        return not job.ended and (job.waiting is not None or not job.claimed)
     return not job.ended
 
 

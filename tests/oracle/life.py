@@ -22,7 +22,6 @@ TRACE_BYTES = 16 * 1024
 
 def begin(world: World, job: OracleJob, version: Version, *, at: int, said_at: int) -> None:
     """A version starts afresh at `at`; a relative delay counts from `said_at`."""
-    job.published = True
     job.said = version
     job.waiting = None
     job.priority = version.options.priority
@@ -65,6 +64,7 @@ def await_dependencies(world: World, job: OracleJob, depends_on: tuple[int, ...]
         if dep < 0 or (known is not None and not known.ended):
             unmet.add(dep)
     job.unmet = frozenset(unmet)
+    job.waited_for |= frozenset(depends_on)
 
 
 def has_failed(world: World, tenant: str, dependency: int) -> bool:

@@ -12,7 +12,7 @@ from tests.oracle.world import OracleJob, World
 
 def view(world: World, job: OracleJob) -> Job:
     lease = world.leases[job.lease] if job.lease is not None else None
-    dependants = [other.id for other in life.dependants(world, job) if other.published]
+    dependants = [o.id for o in life.dependants(world, job) if job.id in o.waited_for]
     return Job(
         id=job.id,
         queue=job.queue,

@@ -363,7 +363,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.ids.values()))
     @rule(tenant=say.tenant, queue=say.queue, places=places, limit=st.sampled_from((None, 1)))
     def redrive(self, tenant: str, queue: str, places: list[int] | None, limit: int | None) -> None:
-        ids = None if places is None else sorted(self.some_ids(tenant, places))
+        ids = None if places is None else self.some_ids(tenant, places)
         self.step("redrive", tenant, queue, ids=ids, limit=limit)
 
     @rule(tenant=say.tenant, queue=say.queue, config=say.configs)

@@ -212,6 +212,8 @@ def rename_dependency(world: World, job: OracleJob, old: int, new: int) -> None:
         job.waiting = replace(job.waiting, depends_on=names)
         return
     job.said = replace(job.said, depends_on=names)
+    if job.state is not State.HELD:
+        job.waited_for |= {new}
     if old not in job.unmet:
         return
     job.unmet -= {old}

@@ -307,7 +307,7 @@ def redrive(
     limit: int | None,
     mark: str | None,
 ) -> Redriven:
-    """Dead jobs live again, the oldest first; `mark`: those with that last error."""
+    """Dead jobs live again, by the instant of their end; `mark`: those with that last error."""
     dead = [
         job
         for job in world.of_queue(tenant, queue)
@@ -317,7 +317,7 @@ def redrive(
     ]
     done: list[int] = []
     conflicts: list[int] = []
-    for job in sorted(dead, key=lambda job: job.id):
+    for job in sorted(dead, key=lambda job: (job.finished_at, job.id)):
         if limit is not None and len(done) == limit:
             break
         if any(taken_by_other(world, job, each.key) for each in job.said.keys):

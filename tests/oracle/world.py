@@ -46,7 +46,6 @@ class OracleJob:
     said: Version
     state: State
     bulk: str | None = None  # while held
-    published: bool = False  # has begun: not held, and not ended as held
     cron: str | None = None  # the name of the cron whose instant this is
     created_at: int = 0
     run_at: int = 0
@@ -58,6 +57,7 @@ class OracleJob:
     claimed: bool = False  # this version, ever
     owns_slot: bool = False  # of its group, in backoff
     unmet: frozenset[int] = frozenset()  # dependencies still to end
+    waited_for: frozenset[int] = frozenset()  # every dependency that it had since it began
     doomed_by: tuple[int, ...] = ()  # held dependencies that their bulk's commit left out
     lease: str | None = None
     timeout_at: int | None = None  # elapsed

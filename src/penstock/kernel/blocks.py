@@ -241,6 +241,20 @@ class Block:
         self.pay_chunk.append(chunk)
         self.pay_origin.append(origin)
 
+    def columns(self) -> "list[array[int]]":
+        """All packed columns beside the codes and the options, in the order of their records."""
+        return [
+            self.created_pos,
+            self.created_ms,
+            self.due_pos,
+            self.due_ms,
+            self.ends,
+            self.pay_pos,
+            self.pay_chunk,
+            self.pay_origin,
+            self.pay_begin,
+        ]
+
     # -- facts of one job ------------------------------------------------------------------------
 
     def created_at(self, offset: int) -> int:

@@ -1,6 +1,7 @@
 """What operators and owners do to jobs and queues: cancel, edit, redrive, configure, drain, purge."""
 
 from collections import deque
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from penstock.kernel import tell
@@ -43,7 +44,7 @@ from penstock.kernel.limits import Meter
 from penstock.kernel.settle import drop, started, take_away
 from penstock.model.errors import Conflict, NotFound, Overloaded
 from penstock.model.fingerprint import fingerprint
-from penstock.model.job import Ids
+from penstock.model.job import IdRun, Ids
 from penstock.model.lifecycle import DeadReason
 from penstock.model.policy import Rate
 from penstock.model.store import Acked, Redriven
@@ -354,37 +355,36 @@ def drain(kernel: "Kernel", command: Drain) -> int:
         return 0
     count = 0
     for block in list(queue.blocks.values()):
-        if not block.sides and not queue.bounded and not kernel.awaited:
-            count += _drain_plain(kernel, block)
+        mask = bytes(block.codes.translate(_WAITING_MARK))
+        waiting = mask.count(1)
+        if not waiting:
             continue
-        for offset, code in enumerate(block.codes):
-            if COUNTER_OF[code] in WAITING:
-                count += 1
-                end_one(kernel, block, offset, CANCELLED, kernel.now, forget_now=True)
-    if kernel.events is not None and count:
-        tell.tell(kernel, "drained", queue, Ids(), kernel.now)
+        count += waiting
+        if kernel.events is not None:
+            ids = Ids((IdRun(block.base, len(mask), mask),))
+            tell.tell(kernel, "drained", queue, ids, kernel.now)
+        if not block.sides and not queue.bounded and not kernel.awaited:
+            _drain_plain(kernel, block, mask, waiting)
+            continue
+        for offset in compress(range(len(mask)), mask):
+            end_one(kernel, block, offset, CANCELLED, kernel.now, forget_now=True)
     return count
 
 
 _WAITING_MARK = bytes(1 if COUNTER_OF[code] in WAITING else 0 for code in range(256))
 
 
-def _drain_plain(kernel: "Kernel", block: Block) -> int:
+def _drain_plain(kernel: "Kernel", block: Block, mask: bytes, count: int) -> None:
     """Everything that waits in a block without sides, in one pass over its bytes."""
-    mask = bytes(block.codes.translate(_WAITING_MARK))
-    count = mask.count(1)
-    if not count:
-        return 0
     counts = block.queue.counts
     before = block.codes.translate(COUNTER_OF)
-    for counter in WAITING:
+    for counter in sorted(WAITING):
         counts[counter] -= before.count(counter)
     block.codes[:] = block.codes.translate(_WITHOUT_WAITING)
     block.live -= count
     unref(kernel, block, 0, len(mask), mask)
     if not block.live:
         block.queue.drop_block(block)
-    return count
 
 
 _WITHOUT_WAITING = bytes(GONE if COUNTER_OF[code] in WAITING else code for code in range(256))
@@ -403,6 +403,9 @@ def purge(kernel: "Kernel", command: Purge) -> int:
         count += block.live
         _purge_sides(kernel, queue, block, freed)
         mask = bytes(1 if code != GONE else 0 for code in block.codes)
+        if kernel.events is not None and block.live:
+            ids = Ids((IdRun(block.base, len(mask), mask),))
+            tell.tell(kernel, "purged", queue, ids, kernel.now)
         if kernel.awaited:
             kernel.note_ends(block, 0, len(block.codes), mask)
         unref(kernel, block, 0, len(mask), mask)
@@ -432,8 +435,6 @@ def purge(kernel: "Kernel", command: Purge) -> int:
     queue.retention_due = 0
     for dependencies in freed:
         unpin(kernel, queue.tenant.name, dependencies)
-    if kernel.events is not None:
-        tell.tell(kernel, "purged", queue, Ids(), kernel.now)
     return count
 
 

@@ -21,7 +21,7 @@ from penstock.kernel.codes import (
     GONE,
     STATES,
 )
-from penstock.kernel.leases import HeldRun, LeaseRecord
+from penstock.kernel.leases import HeldRun
 from penstock.model.job import Codec, IdRun, Individual, JobError, JobOptions
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.policy import DEFAULT_CONFIG
@@ -194,10 +194,6 @@ def _options(
     table: dict[JobOptions, int] = {}
     option_of = [table.setdefault(block.options_of(o), len(table)) for o in offsets]
     return tuple(table), option_of if len(table) > 1 else None
-
-
-def held_ids(lease: LeaseRecord) -> list[int]:
-    return [run.block.base + offset for run in lease.runs for offset in run.offsets()]
 
 
 # -- find ----------------------------------------------------------------------------------------

@@ -256,17 +256,6 @@ def _ends(runs: "Sequence[EndRun]") -> list[tuple[int, int]]:
 
 
 def _block_record(block: Block) -> BlockRecord:
-    columns = [
-        block.created_pos,
-        block.created_ms,
-        block.due_pos,
-        block.due_ms,
-        block.ends,
-        block.pay_pos,
-        block.pay_chunk,
-        block.pay_origin,
-        block.pay_begin,
-    ]
     wide = not isinstance(block.opts, bytearray)
     return BlockRecord(
         block.number,
@@ -277,7 +266,7 @@ def _block_record(block: Block) -> BlockRecord:
         wide,
         block.options,
         list(block.classes),
-        [column.tobytes() for column in columns],
+        [column.tobytes() for column in block.columns()],
         block.commits,
         dict(sorted(block.sides.items())),
         [
@@ -406,18 +395,7 @@ def _decode_block(kernel: "Kernel", state: BlockRecord) -> None:
         for options in block.options
     ]
     block.opts = array("H", state.opts) if state.wide else bytearray(state.opts)
-    columns = [
-        block.created_pos,
-        block.created_ms,
-        block.due_pos,
-        block.due_ms,
-        block.ends,
-        block.pay_pos,
-        block.pay_chunk,
-        block.pay_origin,
-        block.pay_begin,
-    ]
-    for column, packed in zip(columns, state.columns, strict=True):
+    for column, packed in zip(block.columns(), state.columns, strict=True):
         column.frombytes(packed)
     block.commits = [tuple(commit) for commit in state.commits]  # type: ignore[misc]
     block.sides = state.sides
