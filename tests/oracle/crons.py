@@ -98,7 +98,10 @@ def remove_instants(world: World, tenant: str, cron: OracleCron) -> None:
 
 
 def let_go(world: World) -> None:
-    """An instant that was cancelled or purged is its cron's no longer, even if it lives again."""
+    """An instant that ended is its cron's no longer, even if it is redriven."""
+    for job in world.jobs.values():
+        if job.ended:
+            job.cron = None
     for cron in world.crons.values():
         cron.instants = tuple(
             (instant, job_id)

@@ -272,11 +272,11 @@ class History:
         """One run; references inside a push count from its first run."""
         mood = self.mood
         roll = self.random.random()
-        if "deep" in mood and roll < 0.03:
+        if "deep" in mood and roll < 0.02:
             return self.deep_run(queue)
         count = 1 if roll < 0.5 else self.random.randint(2, 6)
         if "batches" in mood and roll > 0.6:
-            count = self.random.randint(10, 120)
+            count = self.random.randint(10, 60)
         if "alike" in mood and self.chance(0.7):
             spec = self.spec(tenant, 0, 1)
             return Run.of(queue, [msgspec.structs.replace(spec, key=None, depends_on=())] * count)
@@ -298,8 +298,8 @@ class History:
 
     def deep_run(self, queue: str) -> Run:
         """More jobs than a block holds, or more option sets than a byte counts."""
-        if self.chance(0.5):
-            count = self.random.randint(1_500, 6_000)
+        if self.chance(0.7):
+            count = self.random.randint(1_500, 5_000)
             more = self.one_of({}, {}, {"delay_ms": 50})
             return Run.pack(queue, [b"0"] * count, **more)
         count = self.random.randint(245, 300)

@@ -112,4 +112,3 @@ def test_changing_one_bit_of_any_argument_changes_half_of_the_bits() -> None:
         changed.append((before ^ mix(*arguments)).bit_count())
     assert abs(sum(changed) / len(changed) - 32) < 1.5
     assert min(changed) > 8
-

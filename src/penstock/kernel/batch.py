@@ -102,7 +102,8 @@ class Batch:
             if outcome is None:
                 continue
             if outcome[0] == UPDATED:
-                self._overlay(load, claims, outcome[1], digest)
+                free = tuple(c for c in claims if self._owner(queue, load, c) in (0, outcome[1]))
+                self._overlay(load, free, outcome[1], digest)
             return outcome
         place = sum(len(load.ends) for load in self.loads[:which]) + index
         if self._doomed(load, index):
@@ -111,6 +112,14 @@ class Batch:
         self._overlay(load, claims, -(place + 1), digest)
         self.fresh_keys += sum(1 for claim in claims if outlives(claim.keep_key))
         return CREATED, 0
+
+    def _owner(self, queue: "Queue | None", load: Load, claim: KeyClaim) -> int:
+        """Who has a key by now: an id, −(place in this push + 1), or 0 for nobody."""
+        mine = self.overlay.get((load.queue, claim.key))
+        if mine is not None:
+            return mine[0]
+        record = queue.keys.find(claim.key, self.kernel.now) if queue is not None else None
+        return 0 if record is None else record.id
 
     def _doomed(self, load: Load, index: int) -> bool:
         """Whether the job will be dead as soon as it is there, of a dependency that has failed."""

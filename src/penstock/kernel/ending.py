@@ -409,6 +409,8 @@ def unref(kernel: "Kernel", block: Block, lo: int, hi: int, mask: bytes | None) 
 
 def discard_unborn(kernel: "Kernel", block: Block, offset: int) -> None:
     """A held job vanishes without ever having been: its bulk was aborted or left it out."""
+    if kernel.awaited:
+        kernel.note_ends(block, offset, offset + 1, None)
     side = block.sides.pop(offset, None)
     if side is not None:
         unpin(kernel, block.queue.tenant.name, side.depends_on)

@@ -49,14 +49,16 @@ def replace(
     side = block.side(offset)
     job_id = block.base + offset
     kernel.chunks[version.payload[0]] = kernel.chunks.get(version.payload[0], 0) + 1
-    for claim in claims:
-        if all(known.key != claim.key for known in side.keys):
-            side.keys = (*side.keys, claim)
-    side.keys = tuple(
-        next((claim for claim in claims if claim.key == known.key), known) for known in side.keys
+    # What another job has by now stays with it: the key that was taken first has decided.
+    mine = tuple(
+        claim
+        for claim in claims
+        if (record := queue.keys.find(claim.key, kernel.now)) is None or record.id == job_id
     )
+    renewed = {claim.key: claim for claim in (*side.keys, *mine)}
+    side.keys = tuple(renewed.values())
     side.key_taken_at = kernel.now
-    kernel.take_keys(queue, job_id, claims, version.digest, kernel.now)
+    kernel.take_keys(queue, job_id, mine, version.digest, kernel.now)
     if kernel.events is not None:
         tell.one(kernel, "replaced", block, offset, kernel.now, run_at=version.run_at or 0)
     if block.codes[offset] == ACTIVE:
