@@ -52,9 +52,10 @@ def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
     created = []
     pushing.check_room_for_queues(world, caps, tenant, [spec.queue])
     plan = schedule.plan(spec, now_ms=world.now, installed_until_ms=cron.installed_until)
-    for instant in plan.instants:
-        if spec.limit is not None and cron.executions + len(cron.instants) >= spec.limit:
-            break
+    planned = plan.instants
+    if spec.limit is not None:
+        planned = planned[: max(spec.limit - cron.executions - len(cron.instants), 0)]
+    for instant in planned:
         key = schedule.instant_key(spec.name, cron.config_hash, instant)
         keep_key = schedule.keep_key_ms(instant, world.now)
         options = msgspec.structs.replace(spec.options, codec=spec.codec)
@@ -141,13 +142,14 @@ def came_due(world: World, job: OracleJob, at: int) -> None:
     cron = of_job(world, job)
     if cron is None:
         return
-    fired(world, cron, job)
-    if cron.spec.overlap == "skip" and any(
+    overlaps = cron.spec.overlap == "skip" and any(
         other.id != job.id
         and other.cron == cron.spec.name
         and (other.state in (State.READY, State.ACTIVE) or (other.claimed and not other.ended))
         for other in world.of_queue(job.tenant, job.queue)
-    ):
+    )
+    fired(world, cron, job)
+    if overlaps:
         life.end(world, job, State.CANCELLED, at)
 
 
@@ -158,3 +160,6 @@ def fired(world: World, cron: OracleCron, job: OracleJob) -> None:
         for place, known in list(world.crons.items()):
             if known is cron:
                 del world.crons[place]
+                for other in world.jobs.values():
+                    if other.tenant == place[0] and other.cron == cron.spec.name:
+                        other.cron = None  # what came due runs on its own

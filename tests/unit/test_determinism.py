@@ -84,20 +84,20 @@ def test_commands_of_every_kind_that_the_kernel_knows_are_played() -> None:
     assert done == set(HANDLERS)
 
 
-@pytest.mark.parametrize("seed", range(20, 26))
+@pytest.mark.parametrize("seed", range(20, 24))
 def test_the_steps_of_a_history_played_again_give_the_same_answers(seed: int) -> None:
     history = History(seed)
-    told = list(history.steps(500))
+    told = list(history.steps(400))
     kernel = Kernel(history.kernel.seed, history.caps)
     for number, (step, answer) in enumerate(told):
         assert play(kernel, step) == answer, f"step {number}: {step.command}"
     assert kernel.digest() == history.kernel.digest()
 
 
-@pytest.mark.parametrize("seed", range(30, 38))
+@pytest.mark.parametrize("seed", range(30, 36))
 def test_who_listens_and_who_waits_changes_no_decision(seed: int) -> None:
     history = History(seed)
-    told = list(history.steps(600))
+    told = list(history.steps(400))
     kernel = Kernel(history.kernel.seed, history.caps)
     kernel.events = []
     kernel.watching = {(tenant, queue): None for tenant in TENANTS for queue in QUEUES}
@@ -127,13 +127,13 @@ def test_events_number_themselves_within_their_command() -> None:
     assert all(kind in encoded for kind in ("pushed", "claimed", "completed", "retried"))
 
 
-@pytest.mark.parametrize("seed", range(40, 46))
+@pytest.mark.parametrize("seed", range(40, 44))
 def test_letting_time_pass_first_and_then_speaking_is_the_same_as_speaking(seed: int) -> None:
     """A command lets everything that is due take effect; ticks before it change nothing."""
     from penstock.kernel.commands import Tick
 
     history = History(seed)
-    told = list(history.steps(500))
+    told = list(history.steps(400))
     kernel = Kernel(history.kernel.seed, history.caps)
     answers: list[Any] = []
     for step, _ in told:

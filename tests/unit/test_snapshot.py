@@ -13,7 +13,7 @@ from penstock.kernel import commands as c
 from penstock.kernel.kernel import Kernel
 from penstock.model.errors import Invalid
 from penstock.model.job import JobSpec, Run
-from penstock.model.policy import QueueConfig
+from penstock.model.policy import Limits, QueueConfig, Rate
 from penstock.stores.loading import load_of
 from tests.unit.history import HOUR, START, History, Step, play
 
@@ -185,6 +185,19 @@ def test_a_producer_is_forgotten_at_the_same_instant_after_the_clock_went_back()
     then = [at(24 * HOUR - 1_000, again)]
     live, other = told_apart(before, then)
     assert other.digest() == live.digest()
+
+
+def test_a_group_that_only_its_rate_remembers_is_forgotten_after_a_restart_too() -> None:
+    limits = Limits(group_rate=Rate(tokens=3, per_ms=1_000))
+    before = [
+        at(0, c.Configure("t", "q", QueueConfig(limits=limits))),
+        at(1, pushed(JobSpec(group="g"))),
+        at(2, c.Claim("t", ["q"], 1, "lease")),
+        at(3, c.Ack("t", "lease")),
+    ]
+    live, other = told_apart(before, [at(2_000, c.Tick())])
+    assert not live.tenants["t"].queues["q"].groups
+    assert not other.tenants["t"].queues["q"].groups
 
 
 @pytest.mark.parametrize("spec", [JobSpec(ttl_ms=10), JobSpec(delay_ms=10)])

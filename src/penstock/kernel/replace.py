@@ -34,6 +34,8 @@ def identical(block: Block, offset: int, load: "Load", index: int, digest: bytes
     else:
         before = (side.digest, block.options_of(offset), side.said_run_at)
         others = (side.group, side.headers, side.depends_on)
+    if version is None and block.priority_of(offset) != load.option(index).priority:
+        return False  # edited since
     return (
         said != RELATIVE
         and before == (digest, load.option(index), said)
