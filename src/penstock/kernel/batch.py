@@ -93,7 +93,7 @@ class Batch:
         for claim in claims:
             mine = self.overlay.get((load.queue, claim.key))
             if mine is not None:
-                outcome: tuple[int, int] | None = self._against_own(claim, *mine, digest)
+                outcome = self._against_own(claim, *mine, digest)
             else:
                 record = queue.keys.find(claim.key, self.kernel.now) if queue is not None else None
                 if record is None:
@@ -160,8 +160,10 @@ class Batch:
 
     def _against_own(
         self, claim: KeyClaim, owner: int, before: bytes, digest: bytes
-    ) -> tuple[int, int]:
-        """A key that an earlier job of this very push took or renewed."""
+    ) -> tuple[int, int] | None:
+        """A key that an earlier job of this very push took or renewed; None as in `_against`."""
+        if claim.on_conflict == "replace" and -owner - 1 in self.doomed:
+            return None  # that one will have ended by then
         if claim.on_conflict == "reject":
             raise Conflict(f"key {claim.key!r} stands twice in this push", "key")
         if claim.on_conflict == "match" and before != digest:

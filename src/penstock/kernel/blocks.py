@@ -195,7 +195,7 @@ class Block:
             if options.retain_ms is not None:
                 self.retained = True
             if index == 256:
-                self.opts = array("H", self.opts)
+                self.opts = array("H", list(self.opts))  # from bytes, it would take raw memory
         self.last_options = options
         self.last_index = index
         return index

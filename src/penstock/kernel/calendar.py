@@ -4,6 +4,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from penstock.kernel.timers import FOREVER
+from penstock.model.policy import PRODUCER_IDLE_MS
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel
@@ -45,7 +46,8 @@ class Calls(_Heap):
         self._push(instant, rank, entry)
         self._kernel.elapsed_due = min(self._kernel.elapsed_due, instant)
 
-    def carry_out(self, instant: int, entry: tuple[str, str, Any]) -> None:
+    def carry_out(self, instant: int, entry: tuple[str, str, Any]) -> int:
+        """Answers how many jobs that changed."""
         from penstock.kernel import bulk_ops, settle
 
         kernel = self._kernel
@@ -55,20 +57,21 @@ class Calls(_Heap):
             lease = kernel.leases.get(name)
             # One that ended earlier fails of that; it comes up right after.
             if lease is not None and lease.expires >= instant:
-                settle.time_out(kernel, lease, what, at)
+                return settle.time_out(kernel, lease, what, at)
         elif kind == "bulk":
             bulk = kernel.bulks.get((name, what))
             if bulk is not None and bulk.expires == instant:
-                bulk_ops.abort(kernel, name, bulk, at)
+                return bulk_ops.abort(kernel, name, bulk, at).dropped
         else:
             tenant = kernel.tenants.get(name)
             queue = tenant.queues.get(what[0]) if tenant is not None else None
             group = queue.groups.get(what[1]) if queue is not None else None
             if queue is not None and group is not None:
                 if not group.jobs and queue.drop_group(group):
-                    return
+                    return 0
                 kernel.unseated[group] = None
                 queue.stir()
+        return 0
 
 
 class Calendar(_Heap):
@@ -80,31 +83,30 @@ class Calendar(_Heap):
         self._push(instant, 0, (kind, what))
         self._kernel.wall_due = min(self._kernel.wall_due, instant)
 
-    def carry_out(self, instant: int, entry: tuple[str, Any]) -> None:
+    def carry_out(self, instant: int, entry: tuple[str, Any]) -> int:
+        """Answers how many jobs that changed."""
         from penstock.kernel import ending
-        from penstock.model.policy import PRODUCER_IDLE_MS
 
         kernel = self._kernel
         kind, what = entry
         if kind == "retention":
-            ending.retention(kernel, what, instant)
-        elif kind == "forget":
-            ending.forget_run(kernel, what)
-        elif kind == "key":
+            return ending.retention(kernel, what, instant)
+        if kind == "forget":
+            return ending.forget_run(kernel, what)
+        if kind == "key":
             queue, key = what
             record = queue.keys.records.get(key)
             if record is not None and record.until == instant:
                 queue.keys.strike(key)
         elif kind == "bulk":
-            finished = kernel.finished_bulks.get(what)
-            if finished is not None and what not in kernel.bulks:
+            if what in kernel.finished_bulks and what not in kernel.bulks:
                 del kernel.finished_bulks[what]
         elif kind == "producer":
             producer = kernel.producers.get(what)
-            if producer is None:
-                return
-            idle_at = producer.used_at + PRODUCER_IDLE_MS
-            if idle_at <= instant:
-                del kernel.producers[what]
-            else:
-                self.add(idle_at, "producer", what)
+            if producer is not None:
+                idle_at = producer.used_at + PRODUCER_IDLE_MS
+                if idle_at <= instant:
+                    del kernel.producers[what]
+                else:
+                    self.add(idle_at, "producer", what)
+        return 0

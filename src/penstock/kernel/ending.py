@@ -315,26 +315,29 @@ def schedule_retention(kernel: "Kernel", queue: "Queue") -> None:
         kernel.calendar.add(due, "retention", queue)
 
 
-def retention(kernel: "Kernel", queue: "Queue", instant: int) -> None:
-    """The calendar says that something of this queue may be old enough."""
+def retention(kernel: "Kernel", queue: "Queue", instant: int) -> int:
+    """The calendar says that something of this queue may be old enough; answers how many were."""
     if instant != queue.retention_due:
-        return  # rescheduled meanwhile
+        return 0  # rescheduled meanwhile
     config = queue.config
+    count = 0
     while queue.finished and queue.finished[0].at + config.retain_ms <= instant:
         run = queue.finished.popleft()
         queue.finished_count -= run.count
-        forget_run(kernel, run)
+        count += forget_run(kernel, run)
     while queue.dead and queue.dead[0].at + config.retain_dead_ms <= instant:
-        forget_run(kernel, queue.dead.popleft())
+        count += forget_run(kernel, queue.dead.popleft())
     schedule_retention(kernel, queue)
+    return count
 
 
-def forget_run(kernel: "Kernel", run: EndRun) -> None:
+def forget_run(kernel: "Kernel", run: EndRun) -> int:
     """Forget jobs that ended together, unless that end is outdated (a redrive, a purge)."""
     block = run.block
     if block.ended.get(run.lo) is not run:
-        return
+        return 0
     forget(kernel, block, run.lo, run.hi, run.mask, run.count, run.code)
+    return run.count
 
 
 def forget(

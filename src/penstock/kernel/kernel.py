@@ -163,9 +163,13 @@ class Kernel:
     # -- time ------------------------------------------------------------------------------------
 
     def advance(self, steps: int) -> bool:
-        """Let what is due take effect, at most that many steps; False if something is left."""
+        """Let what is due take effect, about that many jobs; False if something may be left.
+
+        A turn ends between two instants and counts only what had an effect, so that it ends at
+        the same place in a kernel that was read back and has its timers cut otherwise.
+        """
         steps = self._advance_elapsed(steps)
-        if steps:
+        if steps > 0:
             steps = self._advance_wall(steps)
         self.elapsed_due = min(self.expiries.due, self.calls.due)
         self.wall_due = min(self.promotions.due, self.ttls.due, self.calendar.due)
@@ -176,17 +180,16 @@ class Kernel:
         elapsed = self.elapsed
         calls, expiries = self.calls, self.expiries
         last = 0
-        while steps > 0:
+        while True:
             called, expired = calls.head(elapsed), expiries.head(elapsed)
             instant = min(called, expired)
-            if instant == FOREVER:
+            if instant == FOREVER or (steps <= 0 and instant != last):
                 break
             if self.unseated and instant != last:
                 self.seat_groups()
             last = instant
-            steps -= 1
             if called <= expired:
-                calls.carry_out(*calls.pop())
+                steps -= calls.carry_out(*calls.pop())
             else:
                 lease = expiries.pop()
                 if self.leases.get(lease.token) is lease and lease.expires == instant:
@@ -196,27 +199,28 @@ class Kernel:
                 run_cascade(self)
         if self.unseated:
             self.seat_groups()
-        return max(steps, 0)
+        return steps
 
     def _advance_wall(self, steps: int) -> int:
         """Promotions, ttls and the calendar in the order of their instants, and in that order."""
         now = self.now
         promotions, ttls, calendar = self.promotions, self.ttls, self.calendar
-        while steps > 0:
+        last = 0
+        while True:
             promoted, expired, noted = promotions.head(now), ttls.head(now), calendar.head(now)
             instant = min(promoted, expired, noted)
-            if instant == FOREVER:
+            if instant == FOREVER or (steps <= 0 and instant != last):
                 break
+            last = instant
             if promoted == instant:
                 steps -= self._promote(*promotions.pop())
             elif expired == instant:
                 steps -= self._expire(*ttls.pop())
             else:
-                calendar.carry_out(*calendar.pop())
-                steps -= 1
+                steps -= calendar.carry_out(*calendar.pop())
             if self.unseated:
                 self.seat_groups()
-        return max(steps, 0)
+        return steps
 
     def seat_groups(self) -> None:
         """Groups that one command or one instant has changed take their seats by their heads."""
@@ -236,10 +240,10 @@ class Kernel:
         self.wall_due = min(self.wall_due, self.ttls.due)
 
     def _promote(self, instant: int, first: int, span: int) -> int:
-        """Scheduled jobs of one stretch are due at that instant; answers the work done."""
+        """Scheduled jobs of one stretch are due at that instant; answers how many were."""
         block = self.blocks.get((first - 1) >> SHIFT)
         if block is None:
-            return 1
+            return 0
         queue = block.queue
         lo = (first - 1) & MASK
         hi = lo + span
@@ -254,11 +258,13 @@ class Kernel:
                     queue.counts[READY] += span
                     queue.lane(only.priority).put(instant, first, span)
                     queue.stir()
-                    return 1
+                    return span
+        count = 0
         for offset in range(lo, hi):
             if block.codes[offset] == SCHEDULED and block.due_at(offset) == instant:
                 self._promote_one(queue, block, offset, instant)
-        return span
+                count += 1
+        return count
 
     def _promote_one(self, queue: Queue, block: Block, offset: int, instant: int) -> None:
         side = block.sides.get(offset)
@@ -276,7 +282,8 @@ class Kernel:
         """Jobs of one stretch whose ttl ends at that instant and that were never claimed."""
         block = self.blocks.get((first - 1) >> SHIFT)
         if block is None:
-            return 1
+            return 0
+        count = 0
         lo = (first - 1) & MASK
         for offset in range(lo, lo + span):
             if COUNTER_OF[block.codes[offset]] not in WAITING:
@@ -290,9 +297,10 @@ class Kernel:
             if self.events is not None:
                 tell.one(self, "expired", block, offset, instant)
             end_one(self, block, offset, EXPIRED, instant)
+            count += 1
             if self.cascade:
                 run_cascade(self)
-        return span
+        return count
 
     # -- finding ---------------------------------------------------------------------------------
 
@@ -403,7 +411,7 @@ class Kernel:
         if producer is None:
             producer = self.producers[tenant, name] = Producer(self.now)
             self.calendar.add(self.now + PRODUCER_IDLE_MS, "producer", (tenant, name))
-        producer.used_at = self.now
+        producer.used_at = max(producer.used_at, self.now)
         producer.remember(sequence, content, pushed, self.caps.answers_per_producer)
 
     def crons_pending_end(self, tenant: str, name: str, job_id: int) -> None:

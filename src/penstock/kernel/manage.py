@@ -441,7 +441,7 @@ def purge(kernel: "Kernel", command: Purge) -> int:
 def _purge_sides(
     kernel: "Kernel", queue: "Queue", block: Block, freed: list[tuple[int, ...]]
 ) -> None:
-    for offset, side in block.sides.items():
+    for offset, side in sorted(block.sides.items()):
         ended = COUNTER_OF[block.codes[offset]] in ENDED
         if side.dependants and not ended:
             kernel.cascade.append((block.base + offset, CANCELLED, kernel.now, side.dependants))

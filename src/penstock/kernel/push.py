@@ -51,7 +51,7 @@ def _push(kernel: "Kernel", command: Push, leaving: int = 0) -> Pushed:
         producer = kernel.producer(tenant_name, command.producer)
         answer = producer.recall(command.sequence, command.content) if producer else None
         if producer is not None and answer is not None:
-            producer.used_at = kernel.now
+            producer.used_at = max(producer.used_at, kernel.now)
             return answer
         if producer is None and len(kernel.producers) >= kernel.caps.producers:
             raise Overloaded(f"{kernel.caps.producers} producers are remembered", "producer")

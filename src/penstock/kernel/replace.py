@@ -61,6 +61,10 @@ def replace(
     side.keys = tuple(renewed.values())
     side.key_taken_at = kernel.now
     kernel.take_keys(queue, job_id, mine, version.digest, kernel.now)
+    for known in side.keys:
+        record = queue.keys.records.get(known.key)
+        if record is not None and record.id == job_id:
+            record.digest = version.digest
     if kernel.events is not None:
         tell.one(kernel, "replaced", block, offset, kernel.now, run_at=version.run_at or 0)
     if block.codes[offset] == ACTIVE:

@@ -153,34 +153,62 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
 
 
 def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
-    """Every job that the lease still holds completes. The hot path of acks."""
+    """Every job that the lease still holds completes. The hot path of acks.
+
+    By block and ascending ids, however the claim was cut into runs: a lease that was read back
+    from a checkpoint is cut otherwise and must leave the same behind.
+    """
     now = kernel.now
     done: list[IdRun] = []
-    for run in lease.runs:
-        if not run.count:
-            continue
-        block, lo, hi = run.block, run.lo, run.hi
-        mask = run.still() if run.mask is not None or run.gone is not None else None
-        if mask is not None:
-            lo, hi, mask = trimmed(lo, mask)
+    for block, runs in _by_block(lease):
+        lo, hi, mask, count = _joined(runs)
         done.append(IdRun(block.base + lo, hi - lo, mask))
         if block.retained or (block.sides and block.has_sides(lo, hi)):
-            for offset in run.offsets():
+            held = [(run, offset) for run in runs for offset in run.offsets()]
+            for run, offset in sorted(held, key=lambda each: each[1]):
                 _complete(kernel, lease, run, offset, block.sides.get(offset))
             continue
         if kernel.events is not None:
             tell.completed(kernel, lease, block, lo, hi, mask, now)
-        count = run.count
-        run.count = 0
         lease.count -= count
-        if run.hi - run.lo == 1:
-            block.holders.pop(lo, None)
-        else:
-            block.held.pop(run, None)
+        for run in runs:
+            run.count = 0
+            if run.hi - run.lo == 1:
+                block.holders.pop(run.lo, None)
+            else:
+                block.held.pop(run, None)
         end_range(kernel, block, lo, hi, mask, count, now, lease.claimed_at, lease.worker)
     drop(kernel, lease)
     lease.queue.stir()
     return Ids(tuple(done))
+
+
+def _by_block(lease: LeaseRecord) -> list[tuple[Block, list[HeldRun]]]:
+    runs = lease.runs
+    if len(runs) == 1:
+        return [(runs[0].block, runs)]
+    blocks: dict[int, list[HeldRun]] = {}
+    for run in runs:
+        if run.count:
+            blocks.setdefault(run.block.number, []).append(run)
+    return [(held[0].block, held) for _, held in sorted(blocks.items())]
+
+
+def _joined(runs: list[HeldRun]) -> tuple[int, int, bytes | None, int]:
+    """What several runs of one block hold together: lo, hi, mask, count."""
+    if len(runs) == 1:
+        run = runs[0]
+        mask = run.still() if run.mask is not None or run.gone is not None else None
+        if mask is None:
+            return run.lo, run.hi, None, run.count
+        return *trimmed(run.lo, mask), run.count
+    lo, hi = min(run.lo for run in runs), max(run.hi for run in runs)
+    whole = 0
+    for run in runs:
+        mask = run.still() or b"\x01" * (run.hi - run.lo)
+        whole |= int.from_bytes(mask, "little") << 8 * (run.lo - lo)
+    mask = whole.to_bytes(hi - lo, "little")
+    return *trimmed(lo, mask), sum(run.count for run in runs)
 
 
 def _complete(
@@ -350,14 +378,17 @@ def expire_lease(kernel: "Kernel", lease: LeaseRecord, at: int) -> None:
     lease.queue.stir()
 
 
-def time_out(kernel: "Kernel", lease: LeaseRecord, timeout: int, at: int) -> None:
-    """Attempts of this lease that were given that long have run longer."""
+def time_out(kernel: "Kernel", lease: LeaseRecord, timeout: int, at: int) -> int:
+    """Attempts of this lease that were given that long have run longer; answers how many."""
+    count = 0
     error = JobError(kind="timeout", message=f"the attempt ran longer than {timeout} ms")
     for run, offset in held_by(lease):
         if run.block.options_of(offset).timeout_ms == timeout:
             lease.lost = [*(lease.lost or ()), run.block.base + offset]
             fail_one(kernel, run, offset, error, at)
+            count += 1
     lease.queue.stir()
+    return count
 
 
 # -- extend, report --------------------------------------------------------------------------------

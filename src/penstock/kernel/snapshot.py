@@ -479,8 +479,11 @@ def _finish_queue(kernel: "Kernel", state: QueueRecord) -> None:
         for seat in seats:
             if seat is not None:
                 queue.groups[seat].seat = priority
-    for group in queue.groups.values():
-        queue.seat(group)
+    for group in list(queue.groups.values()):
+        if group.jobs:
+            queue.seat(group)
+        else:
+            queue.drop_group(group)
     queue.finished.extend(queue.blocks[number].ended[lo] for number, lo in state.finished)
     queue.finished_count = sum(run.count for run in queue.finished)
     queue.dead.extend(queue.blocks[number].ended[lo] for number, lo in state.dead)

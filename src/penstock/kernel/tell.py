@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.event import Event, EventKind
@@ -72,14 +72,15 @@ def alike(
         part = None if mask is None else mask[begin - lo : end - lo]
         if part is not None and not any(part):
             continue
-        kinds = set(block.opts[begin:end])
+        numbers = block.opts[begin:end]
+        kinds = set(numbers if part is None else compress(numbers, part))
         if len(kinds) == 1:
             yield begin, end, part
             continue
         for kind in sorted(kinds):
             chosen = bytes(
                 1 if index == kind and (part is None or part[at]) else 0
-                for at, index in enumerate(block.opts[begin:end])
+                for at, index in enumerate(numbers)
             )
             if any(chosen):
                 yield begin, end, chosen
