@@ -93,7 +93,7 @@ def publish(world: World, job: OracleJob) -> bool:
         return False
     job.bulk = None
     job.created_at = world.now
-    keys.take(world, job, version, world.now)
+    keys.take(world, job, version, world.now, new=True)
     world.tell("committed", job, world.now)
     life.begin(world, job, version, at=world.now, said_at=world.now)
     return True

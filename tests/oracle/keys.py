@@ -27,15 +27,16 @@ def holder(world: World, tenant: str, queue: str, key: str) -> KeptKey | None:
     return record if record is not None and kept(world, record) else None
 
 
-def take(world: World, job: OracleJob, version: Version, at: int) -> None:
+def take(world: World, job: OracleJob, version: Version, at: int, *, new: bool = False) -> None:
     """The job carries the version's keys from `at` on.
 
-    Of several keys, those that stand for another job stay with it.
+    Of several keys, those that stand for another job stay with it; but a new job takes over
+    what it may replace from one that has ended.
     """
     for claim in version.keys:
         other = holder(world, job.tenant, job.queue, claim.key)
         free = other is None or other.job_id == job.id
-        if not free and not (claim.on_conflict == "replace" and over(world, other)):
+        if not free and not (new and claim.on_conflict == "replace" and over(world, other)):
             continue
         world.keys[job.tenant, job.queue, claim.key] = KeptKey(
             job_id=job.id,

@@ -155,7 +155,7 @@ def push_one(world: World, tenant: str, queue: str, version: Version) -> tuple[i
     decided = keys.decide(world, tenant, queue, version)
     if decided is None:
         job = create(world, tenant, queue, version)
-        keys.take(world, job, version, world.now)
+        keys.take(world, job, version, world.now, new=True)
         run_at = life.run_at_of(version, world.now, world.now)
         world.tell(
             "pushed",
