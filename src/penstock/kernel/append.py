@@ -99,10 +99,8 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     code = block.code_of[index]
     codes.append(code)
     block.opts.append(index)
-    created = block.created_ms
-    if not created or created[-1] != now:
-        block.created_pos.append(position)
-        created.append(now)
+    if block.last_created != now:
+        block.note_created(position, now)
     ready = 0  # as created
     if now >= queue.ready_clock:
         queue.ready_clock = now
@@ -113,15 +111,13 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     size = load.ends[0]
     chunk = load.chunk
     ends = block.ends
-    if (
-        block.pay_chunk
-        and block.pay_chunk[-1] == chunk
-        and load.start == block.pay_origin[-1] + ends[-1]
-    ):
+    start = load.start
+    if chunk == block.tail_chunk and start == block.tail:
         ends.append(ends[-1] + size)
     else:
-        block.note_payload(position, chunk, load.start, 0)
-        ends.append(size)
+        append_payload(block, position, chunk, start, size)
+        block.tail_chunk = chunk
+    block.tail = start + size
     block.live += 1
     chunks = kernel.chunks
     chunks[chunk] = chunks.get(chunk, 0) + 1
@@ -143,6 +139,7 @@ def append_payload(block: Block, position: int, chunk: int, start: int, size: in
     if block.pay_chunk and block.pay_chunk[-1] == chunk:
         before = block.ends[-1]
         if start == block.pay_origin[-1] + before:
+            block.tail_chunk = 0
             block.ends.append(before + size)
             return
     block.note_payload(position, chunk, start, 0)
@@ -195,7 +192,10 @@ def _append_mixed(queue: "Queue", block: Block, load: Load, index: int, m: int, 
     assert load.option_of is not None
     part = load.option_of[index : index + m]
     position = len(block.codes)
-    used = sorted(set(part))
+    if len(load.options) <= 16:  # a search each is cheaper than a set of the whole part
+        used = [which for which in range(len(load.options)) if which in part]
+    else:
+        used = sorted(set(part))
     numbers = {which: block.option(load.options[which]) for which in used}
     if isinstance(block.opts, bytearray) and isinstance(part, bytes):
         to_number, to_code = bytearray(256), bytearray(256)

@@ -130,6 +130,7 @@ class Block:
         "ends",
         "held",
         "holders",
+        "last_created",
         "last_index",
         "last_options",
         "live",
@@ -144,6 +145,8 @@ class Block:
         "queue",
         "retained",
         "sides",
+        "tail",
+        "tail_chunk",
         "timed",
     )
 
@@ -152,6 +155,9 @@ class Block:
         self.base = number * SIZE + 1
         self.queue = queue
         self.codes = bytearray()
+        self.last_created = -1  # the newest entry of the created column
+        self.tail_chunk = 0  # of the last single push, if nothing came behind it; 0: look it up
+        self.tail = 0  # where its payload ends in that chunk
         self.opts: bytearray | array[int] = bytearray()  # array("H") past 256 option sets
         self.options: list[JobOptions] = []
         self.option_index: dict[JobOptions, int] = {}
@@ -217,6 +223,7 @@ class Block:
         if not self.created_ms or self.created_ms[-1] != at:
             self.created_pos.append(position)
             self.created_ms.append(at)
+            self.last_created = at
 
     def note_due(self, position: int, at: int) -> None:
         """`at` = 0: as created. Blocks that never see a delay keep no entry."""
@@ -236,6 +243,7 @@ class Block:
 
     def note_payload(self, position: int, chunk: int, origin: int, begin: int) -> None:
         """From `position` on, ends count from `origin` in that chunk; the first begins at begin."""
+        self.tail_chunk = 0
         self.pay_pos.append(position)
         self.pay_begin.append(begin)
         self.pay_chunk.append(chunk)

@@ -62,9 +62,11 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
     if block.timed or block.sides:
         return None
     codes = block.codes
-    lo = codes.find(entry.code, entry.cursor)
-    if lo < 0:
-        return None
+    lo = entry.cursor
+    if lo == len(codes) or codes[lo] != entry.code:
+        lo = codes.find(entry.code, lo)
+        if lo < 0:
+            return None
     codes[lo] = ACTIVE
     entry.cursor = lo + 1
     counts = queue.counts
@@ -75,11 +77,11 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         lease_ms = LEASE_MS
     token = command.token
     now, elapsed = kernel.now, kernel.elapsed
-    run = block.holders[lo] = HeldRun(block, lo, lo + 1)
-    run.lease = kernel.leases[token] = lease = LeaseRecord(
+    runs: list[HeldRun] = []
+    kernel.leases[token] = lease = LeaseRecord(
         token,
         queue,
-        [run],
+        runs,
         1,
         command.worker,
         lease_ms,
@@ -88,10 +90,13 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         elapsed + lease_ms,
         block.base + lo,
     )
+    run = block.holders[lo] = HeldRun(block, lo, lo + 1, None, 1, None, lease)
+    runs.append(run)
     expiries = kernel.expiries
     bucket = expiries.buckets.get((elapsed + lease_ms) >> 8)
     if bucket is not None:
         bucket[token] = lease
+        lease.bucket = bucket
     else:
         expiries.add(lease)
         if expiries.due < kernel.elapsed_due:

@@ -51,48 +51,7 @@ def end_range(
         kernel.note_ends(block, lo, hi, mask)
     run = EndRun(block, lo, hi, COMPLETED, at, started_at, worker, count, mask)
     block.ended[lo] = run
-    _retain(kernel, queue, run)
-
-
-def end_single(kernel: "Kernel", block: Block, lo: int, started_at: int, worker: str) -> None:
-    """`end_range` and its retention for one plain job, flat: an ack pays for the oldest end, too."""
-    queue = block.queue
-    counts = queue.counts
-    counts[ACTIVE] -= 1
-    counts[COMPLETED] += 1
-    block.codes[lo] = COMPLETED
-    now = kernel.now
-    run = EndRun(block, lo, lo + 1, COMPLETED, now, started_at, worker)
-    block.ended[lo] = run
-    finished = queue.finished
-    keep = queue.config.retain_count
-    if not (queue.retention_due and finished and keep and finished[-1].at <= now):
-        _retain(kernel, queue, run)
-        return
-    finished.append(run)
-    if queue.finished_count < keep:
-        queue.finished_count += 1
-        return
-    oldest = finished[0]
-    old, offset = oldest.block, oldest.lo
-    if oldest.count > 1 or offset in old.sides or old.ended.get(offset) is not oldest:
-        queue.finished_count += 1
-        trim_finished(kernel, queue)
-        return
-    finished.popleft()
-    del old.ended[offset]
-    counts[oldest.code] -= 1
-    old.codes[offset] = GONE
-    old.live -= 1
-    chunks = old.pay_chunk
-    chunk = chunks[0] if len(chunks) == 1 else chunks[bisect_right(old.pay_pos, offset) - 1]
-    left = kernel.chunks[chunk] - 1
-    if left:
-        kernel.chunks[chunk] = left
-    else:
-        kernel.drop_chunk(chunk, 1)
-    if not old.live:
-        queue.drop_block(old)
+    file_end(kernel, queue, run)
 
 
 def end_one(
@@ -137,7 +96,7 @@ def end_one(
     if forget_now:
         forget(kernel, block, offset, offset + 1, None, 1, code, force=True)
     else:
-        _retain(kernel, queue, run)
+        file_end(kernel, queue, run)
 
 
 def _settle_side(
@@ -220,7 +179,7 @@ def size_of(block: Block, lo: int, hi: int, mask: bytes | None) -> int:
 # -- retention -----------------------------------------------------------------------------------
 
 
-def _retain(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
+def file_end(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
     """File what just ended by the rule that it is kept under; forget what that pushes out."""
     config = queue.config
     if run.deadline is not None:

@@ -80,6 +80,7 @@ class LeaseRecord(msgspec.Struct, gc=False, eq=False):
     first: int  # the lowest id claimed: orders leases that end at one instant
     extended_at: int = 0  # wall clock: the last heartbeat; 0: none since the claim
     lost: list[int] | None = None  # taken from it, not given up by its holder
+    bucket: "dict[str, LeaseRecord] | None" = None  # of the wheel, while it lies in one
 
     def run_of(self, block: Block, offset: int) -> HeldRun | None:
         """The run by which this lease holds that job, if it does."""
@@ -110,6 +111,8 @@ def set_codes(block: "Block", lo: int, hi: int, mask: bytes | None, code: int) -
         return
     # Masked bytes are ACTIVE, others anything: adding mask × difference never carries.
     before = int.from_bytes(block.codes[lo:hi], "little")
-    change = int.from_bytes(mask, "little") * abs(code - ACTIVE)
+    change = int.from_bytes(mask, "little")
+    if code != ACTIVE + 1:
+        change *= abs(code - ACTIVE)
     after = before + change if code >= ACTIVE else before - change
     block.codes[lo:hi] = after.to_bytes(hi - lo, "little")

@@ -4,11 +4,12 @@ Whole leases of plain jobs settle by ranges. A job with facts of its own, or one
 settles by itself. Every way out frees what the job held.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.kernel import tell
-from penstock.kernel.blocks import MASK, SHIFT, Block, Side
+from penstock.kernel.blocks import MASK, SHIFT, Block, EndRun, Side
 from penstock.kernel.codes import (
     ACTIVE,
     COMPLETED,
@@ -20,7 +21,7 @@ from penstock.kernel.codes import (
     STATES,
 )
 from penstock.kernel.commands import Ack, Extend, Fail, Release, Report
-from penstock.kernel.ending import end_one, end_range, end_single
+from penstock.kernel.ending import end_one, end_range, file_end, trim_finished
 from penstock.kernel.leases import HeldRun, LeaseRecord, trimmed
 from penstock.kernel.replace import restart
 from penstock.model.errors import Invalid, LeaseLost
@@ -137,19 +138,58 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
 
 
 def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
-    """The hot path of acks for one plain job, written flat because calls cost more."""
+    """The hot path of acks for one plain job, written flat because calls cost more.
+
+    The second half is `ending.file_end`: in a steady state each ack pays for the oldest end, too.
+    """
     block, lo = run.block, run.lo
     token = lease.token
     del kernel.leases[token]
-    bucket = kernel.expiries.buckets.get(lease.expires >> 8)
-    if bucket is not None:
-        bucket.pop(token, None)
-    lease.runs = []
+    if lease.bucket is not None:
+        lease.bucket.pop(token, None)
+    lease.runs.clear()
     del block.holders[lo]
-    end_single(kernel, block, lo, lease.claimed_at, lease.worker)
-    if block.queue.watched:
-        kernel.stirred[block.queue] = None
-    return Acked(Ids((IdRun(block.base + lo, 1),)))
+    queue = lease.queue
+    if queue.watched:
+        kernel.stirred[queue] = None
+    answer = Acked(Ids((IdRun(block.base + lo, 1),)))
+    counts = queue.counts
+    counts[ACTIVE] -= 1
+    counts[COMPLETED] += 1
+    block.codes[lo] = COMPLETED
+    now = kernel.now
+    end = EndRun(block, lo, lo + 1, COMPLETED, now, lease.claimed_at, lease.worker)
+    block.ended[lo] = end
+    finished = queue.finished
+    keep = queue.config.retain_count
+    if not (queue.retention_due and finished and keep and finished[-1].at <= now):
+        file_end(kernel, queue, end)
+        return answer
+    finished.append(end)
+    if queue.finished_count < keep:
+        queue.finished_count += 1
+        return answer
+    oldest = finished[0]
+    old, offset = oldest.block, oldest.lo
+    if oldest.count > 1 or offset in old.sides or old.ended.get(offset) is not oldest:
+        queue.finished_count += 1
+        trim_finished(kernel, queue)
+        return answer
+    finished.popleft()
+    del old.ended[offset]
+    counts[oldest.code] -= 1
+    old.codes[offset] = GONE
+    old.live -= 1
+    chunks = old.pay_chunk
+    chunk = chunks[0] if len(chunks) == 1 else chunks[bisect_right(old.pay_pos, offset) - 1]
+    left = kernel.chunks[chunk] - 1
+    if left:
+        kernel.chunks[chunk] = left
+    else:
+        kernel.drop_chunk(chunk, 1)
+    if not old.live:
+        queue.drop_block(old)
+    return answer
 
 
 def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:

@@ -40,11 +40,12 @@ class Wheel:
         bucket = self.buckets.get(number)
         if bucket is not None:
             bucket[lease.token] = lease
+            lease.bucket = bucket
         elif number <= self._opened:
             heappush(self._near, (instant, lease.first, lease.token, lease))
             self.due = min(self.due, instant)
         else:
-            self.buckets[number] = {lease.token: lease}
+            self.buckets[number] = lease.bucket = {lease.token: lease}
             heappush(self._numbers, number)
             self.due = min(self.due, number << 8)
 
