@@ -66,7 +66,7 @@ class Pair:
         self.learn(tenant, name, ours, theirs, args)
         if name == "by_key":
             self.agree(name, _as_ids(ours), _as_ids(theirs))
-        elif name == "push" and _refused_for_any_of_several(args[0], ours, theirs):
+        elif name == "push" and _refused_for_any_of_several(args[0], options, ours, theirs):
             pass
         else:
             self.agree(name, ours, theirs)
@@ -263,13 +263,15 @@ async def scan(store: Store, tenant: str, queue: str, state: State | None = None
     return jobs
 
 
-def _refused_for_any_of_several(runs: Sequence[Run], ours: Any, theirs: Any) -> bool:
+def _refused_for_any_of_several(
+    runs: Sequence[Run], options: dict[str, Any], ours: Any, theirs: Any
+) -> bool:
     """Both refuse a push with which several things may be wrong: either may be named."""
     if not isinstance(ours, PenstockError) or not isinstance(theirs, PenstockError):
         return False
     keyed = any(run.keys is not None or run.more_keys is not None for run in runs)
     dependent = any(run.depends_on is not None for run in runs)
-    return sum(map(len, runs)) > 1 or (keyed and dependent)
+    return sum(map(len, runs)) > 1 or (keyed and dependent) or "bulk" in options
 
 
 def _as_ids(job_id: Any) -> Any:

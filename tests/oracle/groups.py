@@ -74,6 +74,16 @@ def take_seats(world: World) -> None:
 
 
 def take_seats_in(world: World, tenant: str, queue: str) -> None:
+    seated = lose_seats(world, tenant, queue)
+    servable = heads(world, tenant, queue)
+    for first in sorted(servable.values(), key=lambda job: job.id):
+        if first.said.group not in seated:
+            place = (tenant, queue, first.priority)
+            world.rings[place] = (*world.rings.get(place, (UNGROUPED,)), first.said.group)
+
+
+def lose_seats(world: World, tenant: str, queue: str) -> set[str | None]:
+    """Groups that are not servable, or at another priority, leave; those that stay are answered."""
     servable = heads(world, tenant, queue)
     seated = set()
     for place, ring in list(world.rings.items()):
@@ -89,10 +99,7 @@ def take_seats_in(world: World, tenant: str, queue: str) -> None:
             del world.rings[place]
         else:
             world.rings[place] = stay
-    for first in sorted(servable.values(), key=lambda job: job.id):
-        if first.said.group not in seated:
-            place = (tenant, queue, first.priority)
-            world.rings[place] = (*world.rings.get(place, (UNGROUPED,)), first.said.group)
+    return seated
 
 
 def pick(world: World, tenant: str, queue: str) -> OracleJob | None:

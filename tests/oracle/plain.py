@@ -134,8 +134,7 @@ def known(job: Job, view: View) -> dict[str, Any]:
         "errors": [error_of(error) for error in job.errors],
         "started_at": job.started_at,
         "finished_at": job.finished_at,
-        # A version that named itself by its key, and was replaced in the same push, leaves a trace.
-        "dependants": renamed((i for i in job.dependants if i != job.id), view),
+        "dependants": renamed(job.dependants, view),
     }
 
 

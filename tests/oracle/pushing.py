@@ -140,7 +140,7 @@ def push_now(world: World, tenant: str, runs: Sequence[Run]) -> Answers:
         for version in versions(run):
             known = [ids[-dep - 1] if -len(ids) <= dep < 0 else dep for dep in version.depends_on]
             job_id, what = push_one(
-                world, tenant, run.queue, replace(version, depends_on=tuple(known))
+                world, tenant, run.queue, replace(version, depends_on=tuple(dict.fromkeys(known)))
             )
             ids.append(job_id)
             answers[-1].append((job_id, what))
@@ -148,6 +148,9 @@ def push_now(world: World, tenant: str, runs: Sequence[Run]) -> Answers:
         for dep in job.last_said.depends_on:
             if dep < 0:
                 rename_dependency(world, job, dep, ids[-dep - 1])
+        for dep in [dep for dep in job.waited_for if dep < 0]:  # of versions replaced since
+            job.waited_for |= {ids[-dep - 1]}
+            world.dependants[ids[-dep - 1]] = (*world.dependants.get(ids[-dep - 1], ()), job.id)
     return answers
 
 
@@ -199,8 +202,11 @@ def replace_job(world: World, job: OracleJob, version: Version) -> bool:
         for dep in version.depends_on:
             world.dependants[dep] = (*world.dependants.get(dep, ()), job.id)
     else:
+        group = job.said.group
         job.created_at = world.now
         life.begin(world, job, version, at=world.now, said_at=world.now)
+        if group is not None and group != version.group:
+            groups.lose_seats(world, job.tenant, job.queue)
     return True
 
 
