@@ -88,7 +88,7 @@ def publish(world: World, job: OracleJob) -> bool:
         if what == "updated":
             pushing.replace_job(world, world.jobs[holder_id], version)
         for other_id in sorted(set(world.dependants.get(job.id, ()))):
-            if other_id in world.jobs and not world.jobs[other_id].ended:
+            if other_id in world.jobs:
                 pushing.rename_dependency(world, world.jobs[other_id], job.id, holder_id)
         return False
     job.bulk = None

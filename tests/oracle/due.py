@@ -123,7 +123,7 @@ def sweep(world: World, at: int) -> None:
 def kept_no_longer(world: World, at: int) -> list[OracleJob]:
     """Ended jobs whose retention is over by age or by count, the oldest ends first."""
     ended = [job for job in world.jobs.values() if job.finished_at is not None]
-    ended.sort(key=lambda job: (job.finished_at, job.id))
+    ended.sort(key=lambda job: (job.finished_at, job.end_order))
     over = {job.id for job in ended if job.outlived or too_old(world, job, at)}
     for tenant, queue in {(job.tenant, job.queue) for job in ended}:
         counted = [

@@ -44,6 +44,10 @@ def take(world: World, job: OracleJob, version: Version, at: int, *, new: bool =
             until=at + claim.keep_key if isinstance(claim.keep_key, int) else None,
             payload=(version.options.codec, version.payload),
         )
+    for place, record in list(world.keys.items()):  # its other keys stand for the same job
+        if record.job_id == job.id:
+            now_is = (version.options.codec, version.payload)
+            world.keys[place] = replace(record, payload=now_is)
 
 
 def joined(before: Version, after: Version) -> Version:

@@ -220,6 +220,8 @@ def end(world: World, job: OracleJob, state: State, at: int) -> None:
     job.unmet = frozenset()
     job.bulk = job.ttl_ends = None
     job.finished_at = at
+    world.ends_so_far += 1
+    job.end_order = world.ends_so_far
     keys.let_go(world, job)
     world.ends.append((job.id, outcome(job)))
     tell_end(world, job, at)

@@ -148,8 +148,8 @@ def push_now(world: World, tenant: str, runs: Sequence[Run]) -> Answers:
         for dep in job.last_said.depends_on:
             if dep < 0:
                 rename_dependency(world, job, dep, ids[-dep - 1])
-        for dep in [dep for dep in job.waited_for if dep < 0]:  # of versions replaced since
-            job.waited_for |= {ids[-dep - 1]}
+        for dep in [dep for dep in job.waited_for if dep < 0]:  # of versions replaced since, too
+            job.waited_for = job.waited_for - {dep} | {ids[-dep - 1]}
             world.dependants[ids[-dep - 1]] = (*world.dependants.get(ids[-dep - 1], ()), job.id)
     return answers
 
@@ -218,7 +218,7 @@ def rename_dependency(world: World, job: OracleJob, old: int, new: int) -> None:
         job.waiting = replace(job.waiting, depends_on=names)
         return
     job.said = replace(job.said, depends_on=names)
-    if job.state is not State.HELD:
+    if job.waited_for:
         job.waited_for |= {new}
     if old not in job.unmet:
         return

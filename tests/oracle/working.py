@@ -168,7 +168,7 @@ def ack(
     for job_id in results:
         if job_id not in acked:
             raise Invalid(f"job {job_id} is not acked by this call", "results")
-    for job in held:
+    for job in sorted(held, key=lambda job: job.id):
         if job.id in results and job.waiting is None:
             job.result = results[job.id]
             job.result_codec = codec
@@ -187,7 +187,7 @@ def fail(
     dead: bool,
 ) -> Failed:
     held, lost = held_of(world, tenant, token, ids)
-    for job in held:
+    for job in sorted(held, key=lambda job: job.id):
         life.fail(world, job, error, world.now, lost=False, retry_in_ms=retry_in_ms, dead=dead)
     return Failed(
         tuple(FailedJob(job.id, job.state, None if job.ended else job.run_at) for job in held),

@@ -67,6 +67,7 @@ class OracleJob:
     started_at: int | None = None
     heartbeat_at: int | None = None
     finished_at: int | None = None
+    end_order: int = 0  # of jobs that end in one call: by id
     outlived: bool = False  # its retention is over; it is kept for its dependants alone
     dead_reason: DeadReason | None = None
     errors: tuple[JobError, ...] = ()
@@ -152,6 +153,7 @@ class World:
     elapsed: int = 0
     first_id: int = 1
     highest_reserved: int = 0
+    ends_so_far: int = 0
     jobs: dict[int, OracleJob] = field(default_factory=dict)
     dependants: dict[int, tuple[int, ...]] = field(default_factory=dict)  # ever; check before use
     configs: dict[Place, QueueConfig] = field(default_factory=dict)
