@@ -316,3 +316,21 @@ async def test_dead_jobs_do_not_count_among_the_retained(h: Harness) -> None:
     dead = [await push_dead(h) for _ in range(3)]
     done = await h.finish("q")
     assert await h.states([*dead, done]) == {"completed": 1, "dead": 3}
+
+
+async def test_named_dead_jobs_are_redriven_by_the_instant_of_their_end(h: Harness) -> None:
+    first, second = (await h.push_many("q", [{}, {}])).ids
+    await h.cancel(second, discard=True)
+    await h.advance(10)
+    await h.cancel(first, discard=True)
+    assert (await h.store.redrive(h.name, "q", ids=[first, second], limit=1)).ids == (second,)
+
+
+async def test_retention_of_nothing_forgets_the_dead_even_if_the_clock_went_back(
+    h: Harness,
+) -> None:
+    job_id = await h.push("q")
+    await h.cancel(job_id, discard=True)
+    await h.jump(-100)
+    await h.configure("q", retain_dead_ms=0)
+    assert await h.get(job_id) is None

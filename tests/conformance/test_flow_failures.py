@@ -272,3 +272,19 @@ async def test_what_an_operator_throws_away_is_gone_whoever_depends_on_it(
     assert await h.get(dependency) is None
     assert await h.counts("d") == {}
     assert await h.state(job_id) == State.SCHEDULED
+
+
+async def test_a_job_kept_for_its_dependant_keeps_when_and_by_whom_it_was_done(h: Harness) -> None:
+    ids = await h.push_alike("d", 3)
+    await h.ack(await h.lease("d", 3, worker="w"))
+    before = await h.job(ids[1])
+    await h.push("q", depends_on=(ids[1],), delay_ms=2 * HOUR)
+    await h.advance(HOUR)
+    after = await h.job(ids[1])
+    assert (after.worker, after.started_at, after.finished_at) == (
+        "w",
+        before.started_at,
+        h.now - HOUR,
+    )
+    assert await h.get(ids[0]) is None
+    assert await h.get(ids[2]) is None

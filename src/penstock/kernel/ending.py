@@ -257,7 +257,7 @@ def _forget_first(kernel: "Kernel", run: EndRun, n: int) -> None:
         run.lo = cut
     run.count -= n
     block.ended[run.lo] = run
-    forget(kernel, block, lo, cut, head, n, run.code)
+    forget(kernel, block, lo, cut, head, n, run.code, run=run)
 
 
 def schedule_retention(kernel: "Kernel", queue: "Queue") -> None:
@@ -295,7 +295,7 @@ def forget_run(kernel: "Kernel", run: EndRun) -> int:
     block = run.block
     if block.ended.get(run.lo) is not run:
         return 0
-    forget(kernel, block, run.lo, run.hi, run.mask, run.count, run.code)
+    forget(kernel, block, run.lo, run.hi, run.mask, run.count, run.code, run=run)
     return run.count
 
 
@@ -308,18 +308,28 @@ def forget(
     count: int,
     code: int,
     *,
+    run: EndRun | None = None,
     force: bool = False,
 ) -> None:
     """Ended jobs with this code vanish.
 
-    Those that a live dependant needs wait for its end, unless an operator throws them away.
+    Those that a live dependant needs wait for its end, unless an operator throws them away; of a
+    `run` that ended together, each of those keeps the record of its end by itself.
     """
     if block.has_sides(lo, hi):
+        kept: list[int] = []
         for offset in range(lo, hi):
             if mask is None or mask[offset - lo]:
                 _forget_one(kernel, block, offset, code, force)
-        if block.ended.get(lo) is not None and block.codes[lo] == GONE:
+                if run is not None and block.codes[offset] != GONE:
+                    kept.append(offset)
+        if run is not None and block.ended.get(lo) is run:
             del block.ended[lo]
+        for offset in kept:
+            assert run is not None
+            block.ended[offset] = EndRun(
+                block, offset, offset + 1, code, run.at, run.started_at, run.worker
+            )
     else:
         block.ended.pop(lo, None)
         block.queue.counts[code] -= count

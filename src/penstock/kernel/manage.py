@@ -212,7 +212,7 @@ def _dead(
             known = kernel.locate(tenant_name, job_id)
             if known is not None and known[0].queue is queue and known[0].codes[known[1]] == DEAD:
                 found.append(known)
-        return found
+        return sorted(found, key=_end_order)
     ends = [
         (run.at, block.base + run.lo, block, run.lo)
         for block in queue.blocks.values()
@@ -221,6 +221,13 @@ def _dead(
     ]
     ends.sort(key=lambda end: end[:2])
     return [(block, offset) for _, _, block, offset in ends]
+
+
+def _end_order(place: tuple[Block, int]) -> tuple[int, int]:
+    block, offset = place
+    end = block.end_of(offset)
+    assert end is not None, "a dead job has ended"
+    return end.at, block.base + offset
 
 
 def _redrive_one(kernel: "Kernel", block: Block, offset: int) -> bool:
@@ -335,7 +342,9 @@ def _apply_retention(kernel: "Kernel", queue: "Queue") -> None:
         queue.finished_count -= run.count
         forget_run(kernel, run)
     trim_finished(kernel, queue)
-    while queue.dead and queue.dead[0].at + config.retain_dead_ms <= kernel.now:
+    while queue.dead and (
+        not config.retain_dead_ms or queue.dead[0].at + config.retain_dead_ms <= kernel.now
+    ):
         forget_run(kernel, queue.dead.popleft())
     schedule_retention(kernel, queue)
 
