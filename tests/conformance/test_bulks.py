@@ -1,5 +1,7 @@
 """Two-phase pushes: held until the commit, then there all at once, or not at all."""
 
+from typing import Any
+
 import pytest
 
 from penstock.model.errors import Conflict, Invalid, NotFound
@@ -473,3 +475,15 @@ async def test_a_dependency_is_kept_for_a_held_job(h: Harness) -> None:
     await h.ack(await h.lease("q"))
     await h.advance(1)
     assert await h.states([failed, done]) == {"forgotten": 2}
+
+
+async def test_an_identical_replace_at_the_commit_changes_nothing(h: Harness) -> None:
+    spec: dict[str, Any] = {"payload": b"1", "key": "k", "on_conflict": "replace"}
+    job_id = await h.push("q", **spec)
+    before = await h.job(job_id)
+    await open_bulk(h)
+    await h.push_many("q", [spec], bulk="b")
+    await h.advance(10)
+    info = await commit(h)
+    assert (info.jobs, info.dropped) == (0, 1)
+    assert await h.job(job_id) == before

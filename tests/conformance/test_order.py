@@ -417,3 +417,16 @@ async def test_a_mixed_line_comes_out_by_priority_then_ready_instant_then_id(h: 
         while ids := await h.claimed(queue, draw.choice((1, 2, 17, 100))):
             taken += ids
         assert taken == sorted(rank, key=rank.__getitem__)
+
+
+async def test_a_queue_that_was_emptied_begins_anew_even_with_a_delayed_job(h: Harness) -> None:
+    await h.push("q")
+    await h.jump(-3_600_000)
+    await h.store.drain(h.name, "q")
+    delayed = await h.push("q", delay_ms=10)
+    h.clock.advance(1)
+    plain = await h.push("q")
+    h.clock.advance(1)
+    later = await h.push("q", delay_ms=1)
+    await h.advance(20)
+    assert await h.claimed("q", 3) == [plain, later, delayed]

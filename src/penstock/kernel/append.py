@@ -25,6 +25,7 @@ def append_plain(
     n = len(ends)
     now = kernel.now
     if first is None:
+        queue.begin_anew()
         first = queue.reserve(n)
     if load.delay_ms is not None or load.run_at is not None:
         _append_delayed(kernel, queue, load, first, now)

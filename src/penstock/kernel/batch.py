@@ -246,6 +246,8 @@ class Batch:
         totals: dict[str, int] = {}
         for load, indices in zip(self.loads, created, strict=True):
             totals[load.queue] = totals.get(load.queue, 0) + len(indices)
+        for name in totals:
+            self.kernel.queue(tenant, name).begin_anew()
         starts = {
             name: self.kernel.queue(tenant, name).reserve(n) if n else 0
             for name, n in totals.items()

@@ -11,7 +11,7 @@ from penstock.kernel.codes import BYTE, COUNTER_OF, ENDED, HELD, LATE, READY, SC
 from penstock.kernel.commands import AbortBulk, CommitBulk, OpenBulk, due
 from penstock.kernel.ending import discard_unborn, pin, unpin
 from penstock.kernel.keys import outlives
-from penstock.kernel.replace import replace
+from penstock.kernel.replace import replace, same
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
 from penstock.model.job import IdRun, Ids
 from penstock.model.policy import BULK_MEMORY_MS
@@ -320,7 +320,8 @@ def _publish_one(
                 headers=side.headers,
                 depends_on=side.depends_on,
             )
-            replace(kernel, *known, version, side.keys)
+            if not same(*known, version):
+                replace(kernel, *known, version, side.keys)
         discard_unborn(kernel, block, offset)
         return False
     side = block.side(offset)

@@ -167,6 +167,11 @@ class Queue:
 
     # -- readiness -------------------------------------------------------------------------------
 
+    def begin_anew(self) -> None:
+        """Jobs are about to come into a queue that may have been empty."""
+        if self.kernel.now < self.ready_clock and not self.exists(self.kernel.now):
+            self.ready_clock = 0
+
     def clamp(self, now: int) -> int:
         """The ready instant of a job made ready now."""
         if now > self.ready_clock or not self.exists(self.kernel.now):

@@ -19,27 +19,53 @@ if TYPE_CHECKING:
 
 
 def identical(block: Block, offset: int, load: "Load", index: int, digest: bytes) -> bool:
-    """Whether replacing would change nothing."""
-    side = block.sides.get(offset)
-    if side is None:
-        return False
-    said = load.said_run_at(index)
-    group = load.groups[index] if load.groups is not None else None
-    headers = load.headers[index] if load.headers is not None else None
+    """Whether replacing by a job of a push would change nothing."""
     depends_on = load.depends_on[index] if load.depends_on is not None else ()
-    version = side.next
-    if version is not None:
-        before = (version.digest, version.options, version.said_run_at)
-        others = (version.group, version.headers, version.depends_on)
-    else:
-        before = (side.digest, block.options_of(offset), side.said_run_at)
-        others = (side.group, side.headers, side.depends_on)
-    if version is None and block.priority_of(offset) != load.option(index).priority:
+    version = Version(
+        options=load.option(index),
+        payload=load.place(index),
+        digest=digest,
+        said_run_at=load.said_run_at(index),
+        run_at=None,
+        group=load.groups[index] if load.groups is not None else None,
+        headers=load.headers[index] if load.headers is not None else None,
+        depends_on=tuple(dict.fromkeys(depends_on)),
+    )
+    return same(block, offset, version)
+
+
+def same(block: Block, offset: int, version: Version) -> bool:
+    """Whether the job, or the version that waits in it, says just what this version says."""
+    side = block.sides.get(offset)
+    if side is None or version.said_run_at == RELATIVE:
+        return False
+    said = (
+        version.digest,
+        version.options,
+        version.said_run_at,
+        version.group,
+        version.headers,
+        version.depends_on,
+    )
+    before = side.next
+    if before is not None:
+        return said == (
+            before.digest,
+            before.options,
+            before.said_run_at,
+            before.group,
+            before.headers,
+            before.depends_on,
+        )
+    if block.priority_of(offset) != version.options.priority:
         return False  # edited since
-    return (
-        said != RELATIVE
-        and before == (digest, load.option(index), said)
-        and others == (group, headers, tuple(dict.fromkeys(depends_on)))
+    return said == (
+        side.digest,
+        block.options_of(offset),
+        side.said_run_at,
+        side.group,
+        side.headers,
+        side.depends_on,
     )
 
 
