@@ -386,7 +386,6 @@ def publish(
     queue.counts[HELD] -= 1
     if side is not None:
         if side.keys:
-            side.key_taken_at = at
             kernel.take_keys(queue, block.base + offset, side.keys, side.digest, at)
         if side.group is not None:
             queue.group(side.group).jobs += 1

@@ -49,7 +49,6 @@ class Side(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     # said by its producer
     keys: tuple[KeyClaim, ...] = ()
-    key_taken_at: int = 0  # the push that durations of kept keys count from
     digest: bytes = b""  # of codec and payload; keyed jobs only
     said_run_at: int | None = None  # None: none said; RELATIVE: a delay
     group: str | None = None

@@ -41,7 +41,7 @@ from penstock.kernel.ending import (
     unref,
 )
 from penstock.kernel.limits import Meter
-from penstock.kernel.settle import drop, started, take_away
+from penstock.kernel.settle import drop, take_away
 from penstock.model.errors import Conflict, NotFound, Overloaded
 from penstock.model.fingerprint import fingerprint
 from penstock.model.job import IdRun, Ids
@@ -77,7 +77,7 @@ def cancel_one(kernel: "Kernel", block: Block, offset: int, *, discard: bool = F
         run = block.holder_of(offset)
         assert run is not None, "an active job is held"
         started_at, worker = run.lease.claimed_at, run.lease.worker
-        side = started(block, offset)
+        side = block.side(offset)
         side.started_at, side.worker = started_at, worker
         take_away(kernel, run, offset)
     if kernel.events is not None:

@@ -85,7 +85,6 @@ def replace(
     )
     renewed = {claim.key: claim for claim in (*side.keys, *mine)}
     side.keys = tuple(renewed.values())
-    side.key_taken_at = kernel.now
     kernel.take_keys(queue, job_id, mine, version.digest, kernel.now)
     for known in side.keys:
         record = queue.keys.records.get(known.key)

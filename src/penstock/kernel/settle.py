@@ -309,7 +309,7 @@ def fail_one(
     block, lease = run.block, run.lease
     queue = block.queue
     job_id = block.base + offset
-    side = started(block, offset)
+    side = block.side(offset)
     leave(kernel, run, offset)
     if side.next is not None:
         restart(kernel, block, offset, side, at)
@@ -369,11 +369,6 @@ def fail_one(
     return _standing(block, offset)
 
 
-def started(block: Block, offset: int) -> Side:
-    """The side of an active job; a new one says what its state said so far."""
-    return block.side(offset)
-
-
 def _standing(block: Block, offset: int) -> FailedJob:
     counter = COUNTER_OF[block.codes[offset]]
     if counter in (DEAD, GONE):  # a new version that was over at once
@@ -390,7 +385,7 @@ def release(kernel: "Kernel", command: Release) -> Released:
     for run, offset in held:
         block = run.block
         queue = block.queue
-        side = started(block, offset)
+        side = block.side(offset)
         leave(kernel, run, offset)
         if side.next is not None:
             restart(kernel, block, offset, side, kernel.now)
@@ -454,14 +449,14 @@ def report(kernel: "Kernel", command: Report) -> None:
     block = run.block
     said: list[tuple[EventKind, str]] = []
     if command.progress is not None or command.message is not None:
-        side = started(block, offset)
+        side = block.side(offset)
         if command.progress is not None:
             side.progress = command.progress
         if command.message is not None:
             side.progress_message = command.message
         said.append(("progress", f"{side.progress or 0} {side.progress_message or ''}".strip()))
     if command.logs:
-        side = started(block, offset)
+        side = block.side(offset)
         lines = [LogLine(line.at or kernel.now, line.message, line.level) for line in command.logs]
         side.logs = [*(side.logs or ()), *lines][-kernel.caps.logs_per_job :]
         said += [("log", line.message) for line in lines]

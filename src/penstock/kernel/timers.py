@@ -20,9 +20,7 @@ FOREVER: Final = 1 << 62
 
 
 class Wheel:
-    """Leases by the instant of their expiry; those at one instant by their first id."""
-
-    SHIFT: Final = 8  # buckets of 256 ms
+    """Leases by the instant of their expiry, in buckets of 256 ms; at one instant by first id."""
 
     __slots__ = ("_near", "_numbers", "_opened", "buckets", "due")
 
