@@ -132,7 +132,7 @@ def test_two_entries_of_one_job_at_one_instant_are_both_given() -> None:
 
 def lease(token: str, expires: int, first: int) -> LeaseRecord:
     queue = Queue(Kernel(1), Tenant("t"), "q")
-    return LeaseRecord(token, queue, [], 1, "", 50, 0, 0, expires, first)
+    return LeaseRecord(token, queue, [], 1, "", 50, 0, 0, expires, first, 0)
 
 
 @pytest.mark.parametrize("seed", range(12))

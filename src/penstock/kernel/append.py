@@ -92,6 +92,8 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     block = queue.open
     if block is None or len(block.codes) == SIZE:
         block = queue.block_for(queue.reserve(1))
+    if block.era != kernel.era:
+        block.touch()
     codes = block.codes
     position = len(codes)
     job_id = block.base + position

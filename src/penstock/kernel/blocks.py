@@ -112,6 +112,7 @@ class EndRun(msgspec.Struct, gc=False, eq=False):
     count: int = 1
     mask: bytes | None = None  # None: every offset from lo to hi
     deadline: int | None = None  # of an explicit retain; None: by the queue
+    serial: int = 0  # ascending as ends are filed by their queue's rule; 0: they are not
 
 
 class Block:
@@ -127,6 +128,7 @@ class Block:
         "due_pos",
         "ended",
         "ends",
+        "era",
         "held",
         "holders",
         "last_created",
@@ -153,6 +155,7 @@ class Block:
         self.number = number
         self.base = number * SIZE + 1
         self.queue = queue
+        self.era = queue.kernel.era  # of its last change; see `touch`
         self.codes = bytearray()
         self.last_created = -1  # the newest entry of the created column
         self.tail_chunk = 0  # of the last single push, if nothing came behind it; 0: look it up
@@ -184,6 +187,17 @@ class Block:
         self.held: dict[HeldRun, None] = {}  # active jobs claimed in runs
         self.timed = False  # some options here name a timeout or a lease
         self.retained = False  # some options here name their own retention
+
+    def touch(self) -> None:
+        """Comes before any change to what its record says; what hot paths do inline.
+
+        A block that changes takes its queue along.
+        """
+        kernel = self.queue.kernel
+        if self.era != kernel.era:
+            self.queue.touch()
+            kernel.changes.blocks.touch(self.number)
+            self.era = kernel.era
 
     def option(self, options: JobOptions) -> int:
         """The index of these options in this block's table."""
@@ -344,7 +358,8 @@ class Block:
         return self.pay_chunk[record], origin + begin, origin + self.ends[offset]
 
     def side(self, offset: int) -> Side:
-        """The job's own facts; a new record begins with what its state said so far."""
+        """The job's own facts, to be changed; a new record begins with what its state said."""
+        self.touch()
         side = self.sides.get(offset)
         if side is None:
             side = self.sides[offset] = Side()

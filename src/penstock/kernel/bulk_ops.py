@@ -32,7 +32,9 @@ def open_bulk(kernel: "Kernel", command: OpenBulk) -> BulkInfo:
             raise Overloaded(f"{kernel.caps.bulks} bulks are open", "bulk")
         if len(kernel.bulks) + len(kernel.finished_bulks) >= kernel.caps.bulk_names:
             raise Overloaded(f"{kernel.caps.bulk_names} names of bulks are remembered", "bulk")
+        kernel.changes.finished_bulks.drop(spot)
         kernel.finished_bulks.pop(spot, None)
+        kernel.changes.bulks.touch(spot)
         bulk = kernel.bulks[spot] = Bulk(command.bulk, command.deadline_ms, 0)
         kernel.renew_bulk(command.tenant, bulk)
     expires_at = kernel.now + bulk.expires - kernel.elapsed
@@ -70,6 +72,8 @@ def abort(kernel: "Kernel", tenant: str, bulk: Bulk, at: int) -> BulkInfo:
 
 
 def _finish(kernel: "Kernel", tenant: str, bulk: Bulk, finished: FinishedBulk) -> BulkInfo:
+    kernel.changes.bulks.drop((tenant, bulk.name))
+    kernel.changes.finished_bulks.touch((tenant, bulk.name))
     kernel.bulks.pop((tenant, bulk.name), None)
     kernel.finished_bulks[tenant, bulk.name] = finished
     kernel.calendar.add(finished.at + BULK_MEMORY_MS, "bulk", (tenant, bulk.name))
@@ -147,6 +151,8 @@ def _follow_keys(
             found = kernel.locate(tenant, job_id)
             side = found[0].sides.get(found[1]) if found is not None else None
             if side is not None and not decisions.keys().isdisjoint(side.depends_on):
+                assert found is not None
+                found[0].touch()
                 before = side.depends_on
                 side.depends_on = tuple(
                     dict.fromkeys(
@@ -259,6 +265,7 @@ def _publish_plain(kernel: "Kernel", held: HeldPush, block: Block, lo: int, hi: 
 def _publish_stretch(kernel: "Kernel", block: Block, lo: int, hi: int, until: int | None) -> None:
     """Held jobs with one option set come alive together."""
     queue = block.queue
+    block.touch()
     options = block.options[block.opts[lo]]
     now, n = kernel.now, hi - lo
     first = block.base + lo

@@ -100,12 +100,14 @@ class Calendar(_Heap):
                 queue.keys.strike(key)
         elif kind == "bulk":
             if what in kernel.finished_bulks and what not in kernel.bulks:
+                kernel.changes.finished_bulks.drop(what)
                 del kernel.finished_bulks[what]
         elif kind == "producer":
             producer = kernel.producers.get(what)
             if producer is not None:
                 idle_at = producer.used_at + PRODUCER_IDLE_MS
                 if idle_at <= instant:
+                    kernel.changes.producers.drop(what)
                     del kernel.producers[what]
                 else:
                     self.add(idle_at, "producer", what)

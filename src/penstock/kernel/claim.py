@@ -67,6 +67,9 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         lo = codes.find(entry.code, lo)
         if lo < 0:
             return None
+    era = kernel.era
+    if block.era != era:
+        block.touch()
     codes[lo] = ACTIVE
     entry.cursor = lo + 1
     counts = queue.counts
@@ -89,6 +92,7 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         elapsed,
         elapsed + lease_ms,
         block.base + lo,
+        era,
     )
     run = block.holders[lo] = HeldRun(block, lo, lo + 1, None, 1, None, lease)
     runs.append(run)
@@ -159,6 +163,7 @@ def _turn(kernel: "Kernel", queue: "Queue", lane: Lane, runs: list[HeldRun]) -> 
     """The seat at the front gives one job and goes to the back."""
     ring = lane.ring
     assert ring is not None
+    queue.touch()
     for _ in range(len(ring)):
         seat = next(iter(ring))
         ring.move_to_end(seat)
@@ -176,6 +181,7 @@ def _serve(kernel: "Kernel", queue: "Queue", group: "Group", runs: list[HeldRun]
     assert head is not None, "a seated group can be served"
     block = queue.blocks[(head[1] - 1) >> SHIFT]
     offset = (head[1] - 1) & MASK
+    block.touch()
     side = block.sides[offset]
     if side.owns_slot:
         side.owns_slot = False
@@ -225,6 +231,7 @@ def _grant(
         elapsed,
         expires,
         min(run.block.base + run.lo for run in runs),
+        kernel.era,
     )
     for run in runs:
         run.lease = lease

@@ -39,6 +39,7 @@ def put_cron(kernel: "Kernel", command: PutCron) -> CronInfo:
     record = kernel.crons.get(spot)
     if record is None and len(kernel.crons) >= kernel.caps.crons:
         raise Overloaded(f"the store holds {kernel.caps.crons} crons", "name")
+    kernel.changes.crons.touch(spot)
     before = record
     if record is None or record.config_hash != command.config_hash:
         record = CronRecord(command.spec, command.config_hash)
@@ -78,6 +79,7 @@ def came_due(kernel: "Kernel", block: Block, offset: int, at: int) -> bool:
     job_id = block.base + offset
     if record is None or job_id not in record.pending:
         return True
+    kernel.changes.crons.touch((tenant, record.spec.name))
     instant = record.pending.pop(job_id)
     spec = record.spec
     skipped = (
@@ -97,6 +99,7 @@ def came_due(kernel: "Kernel", block: Block, offset: int, at: int) -> bool:
         record.live[job_id] = instant
     if spec.limit is not None and record.executions >= spec.limit:
         remove_pending(kernel, tenant, record, started=False)
+        kernel.changes.crons.drop((tenant, spec.name))
         kernel.crons.pop((tenant, spec.name), None)
     return not skipped
 
@@ -127,7 +130,9 @@ def remove_pending(
 
 
 def drop_cron(kernel: "Kernel", command: DropCron) -> bool:
-    record = kernel.crons.pop((command.tenant, command.name), None)
+    spot = (command.tenant, command.name)
+    kernel.changes.crons.drop(spot)
+    record = kernel.crons.pop(spot, None)
     if record is None:
         return False
     remove_pending(kernel, command.tenant, record)

@@ -6,6 +6,7 @@ facts of its own. Both give the same result; a job may always take the slow way.
 """
 
 from bisect import bisect_right
+from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.kernel.blocks import SIZE, Block, EndRun, Side
@@ -38,6 +39,7 @@ def end_range(
 ) -> None:
     """Active jobs without sides complete together."""
     queue = block.queue
+    block.touch()
     counts = queue.counts
     counts[ACTIVE] -= count
     counts[COMPLETED] += count
@@ -71,6 +73,7 @@ def end_one(
     One that was active must have left its lease already.
     """
     queue = block.queue
+    block.touch()
     before = COUNTER_OF[block.codes[offset]]
     queue.counts[before] -= 1
     queue.counts[code] += 1
@@ -152,6 +155,7 @@ def unpin(kernel: "Kernel", tenant: str, dependencies: tuple[int, ...]) -> None:
         block, offset = found
         side = block.sides.get(offset)
         if side is not None and side.pins:
+            block.touch()
             side.pins -= 1
             if side.overdue and not side.pins:
                 forget(kernel, block, offset, offset + 1, None, 1, block.codes[offset])
@@ -192,14 +196,14 @@ def file_end(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
         if not config.retain_dead_ms:
             forget_run(kernel, run)
             return
-        _file(queue.dead, run)
+        _file(kernel, queue.dead, run)
         if not queue.retention_due or run is queue.dead[0]:
             schedule_retention(kernel, queue)
         return
     if not config.retain_ms or not config.retain_count:
         forget_run(kernel, run)
         return
-    _file(queue.finished, run)
+    _file(kernel, queue.finished, run)
     queue.finished_count += run.count
     if queue.finished_count > config.retain_count:
         trim_finished(kernel, queue)
@@ -207,8 +211,9 @@ def file_end(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
         schedule_retention(kernel, queue)
 
 
-def _file(ends: "deque[EndRun]", run: EndRun) -> None:  # type: ignore[name-defined] # noqa: F821
+def _file(kernel: "Kernel", ends: deque[EndRun], run: EndRun) -> None:
     """Append, keeping the order of instants even if the wall clock went back."""
+    run.serial = kernel.last_end = kernel.last_end + 1
     if not ends or ends[-1].at <= run.at:
         ends.append(run)
         return
@@ -237,6 +242,7 @@ def trim_finished(kernel: "Kernel", queue: "Queue") -> None:
 def _forget_first(kernel: "Kernel", run: EndRun, n: int) -> None:
     """Forget the n lowest ids of a run that stays with the rest."""
     block, lo = run.block, run.lo
+    block.touch()
     if run.mask is None:
         cut = lo + n
         head = None
@@ -316,6 +322,7 @@ def forget(
     Those that a live dependant needs wait for its end, unless an operator throws them away; of a
     `run` that ended together, each of those keeps the record of its end by itself.
     """
+    block.touch()
     if block.has_sides(lo, hi):
         kept: list[int] = []
         for offset in range(lo, hi):
@@ -381,6 +388,7 @@ def unref(kernel: "Kernel", block: Block, lo: int, hi: int, mask: bytes | None) 
 
 def discard_unborn(kernel: "Kernel", block: Block, offset: int) -> None:
     """A held job vanishes without ever having been: its bulk was aborted or left it out."""
+    block.touch()
     if kernel.awaited:
         kernel.note_ends(block, offset, offset + 1, None)
     side = block.sides.pop(offset, None)

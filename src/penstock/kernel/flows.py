@@ -161,6 +161,7 @@ def dependency_ended(kernel: "Kernel", dependency: int, code: int, at: int, depe
     side = block.sides.get(offset)
     if block.codes[offset] != BLOCKED or side is None or dependency not in side.unmet:
         return
+    block.touch()
     if code != COMPLETED and block.options_of(offset).on_dependency_failure == "fail":
         die_of_dependency(kernel, block, offset, dependency, at)
         return

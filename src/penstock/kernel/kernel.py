@@ -6,7 +6,7 @@ few things that every operation needs.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,8 @@ from penstock.kernel import commands as c
 from penstock.kernel.blocks import MASK, SHIFT, Block
 from penstock.kernel.bulks import Bulk, FinishedBulk
 from penstock.kernel.calendar import Calendar, Calls
+from penstock.kernel.changes import Changes
+from penstock.kernel.checkpoint import Checkpoint
 from penstock.kernel.codes import (
     BYTE,
     COUNTER_OF,
@@ -54,16 +56,20 @@ class Kernel:
         "calls",
         "caps",
         "cascade",
+        "changes",
         "chunks",
         "crons",
         "elapsed",
         "elapsed_due",
         "ends",
+        "era",
         "events",
         "expiries",
         "finished_bulks",
         "freed",
         "kept_keys",
+        "key_count",
+        "last_end",
         "leases",
         "next_block",
         "now",
@@ -89,10 +95,16 @@ class Kernel:
         self.elapsed = 0
         self.position = 0  # of this command in the store's history; told by whoever drives us
 
+        # What changed since the last checkpoint. `era` tells hot paths whether a change is the first
+        # since one began; it stays 0 in a kernel that never made any.
+        self.era = 0
+        self.changes = Changes(self)
+
         self.next_block = 0
+        self.last_end = 0  # the serial of the newest end that was filed
         self.blocks: dict[int, Block] = {}
         self.tenants: dict[str, Tenant] = {}
-        self.queue_count = 0
+        self.queue_count: int = 0
         self.sweep_at = SWEEP_AT
         self.leases: dict[str, LeaseRecord] = {}
         self.chunks: dict[int, int] = {}  # payload chunk → places in it that are still needed
@@ -100,6 +112,7 @@ class Kernel:
         self.finished_bulks: dict[tuple[str, str], FinishedBulk] = {}
         self.producers: dict[tuple[str, str], Producer] = {}
         self.crons: dict[tuple[str, str], crons.CronRecord] = {}
+        self.key_count: int = 0
         self.kept_keys = 0  # keys that outlive, or may outlive, their jobs
 
         # What lies ahead. The two `due` instants are lower bounds: before them, nothing happens.
@@ -153,8 +166,22 @@ class Kernel:
         return snapshot.encode(self)
 
     @staticmethod
-    def decode(encoded: Sequence[bytes], caps: Caps = DEFAULT_CAPS) -> "Kernel":
-        return snapshot.decode(encoded, caps)
+    def decode(
+        encoded: Iterable[bytes], caps: Caps = DEFAULT_CAPS, *, clean: bool = False
+    ) -> "Kernel":
+        """A kernel from its records. `clean`: a checkpoint holds all of them already."""
+        kernel = snapshot.decode(encoded, caps)
+        if clean:
+            kernel.changes.track()
+        return kernel
+
+    def checkpoint(self) -> Checkpoint:
+        """Begin a checkpoint of this very state; the one before must be over.
+
+        The first one of a kernel finds everything changed, and from then on changes are noted. So
+        a store takes one while it is empty.
+        """
+        return self.changes.begin()
 
     def digest(self) -> str:
         """Equal for two kernels exactly if they will decide alike."""
@@ -253,6 +280,7 @@ class Kernel:
             if len(options) == 1 and not stretch.strip(BYTE[SCHEDULED]):
                 only = options.pop()
                 if not only.lifo:
+                    block.touch()
                     block.codes[lo:hi] = BYTE[LATE] * span
                     queue.counts[SCHEDULED] -= span
                     queue.counts[READY] += span
@@ -307,6 +335,7 @@ class Kernel:
     def tenant(self, name: str) -> Tenant:
         tenant = self.tenants.get(name)
         if tenant is None:
+            self.changes.tenants.touch(name)
             tenant = self.tenants[name] = Tenant(name)
         return tenant
 
@@ -315,6 +344,7 @@ class Kernel:
         if queue is None:
             if self.queue_count >= self.sweep_at:
                 self.sweep_queues()
+            self.changes.queues.touch((tenant.name, name))
             queue = tenant.queues[name] = Queue(self, tenant, name)
             self.queue_count += 1
             bounds = tenant.bounds
@@ -329,10 +359,14 @@ class Kernel:
             for name in [
                 name for name, queue in tenant.queues.items() if not queue.exists(self.now)
             ]:
-                queue = tenant.queues.pop(name)
-                self.queue_count -= 1
+                queue = tenant.queues[name]
+                queue.keys.clear()
                 for number in queue.blocks:
+                    self.changes.blocks.drop(number)
                     self.blocks.pop(number, None)
+                self.changes.queues.drop((tenant.name, name))
+                del tenant.queues[name]
+                self.queue_count -= 1
         self.sweep_at = max(SWEEP_AT, 2 * self.queue_count)
 
     def locate(self, tenant: str, job_id: int) -> tuple[Block, int] | None:
@@ -388,6 +422,7 @@ class Kernel:
             if (tenant, name) in self.finished_bulks:
                 raise Conflict(f"bulk {name!r} is finished", "bulk")
             raise NotFound(f"no bulk {name!r}", "bulk")
+        self.changes.bulks.touch((tenant, name))
         return bulk
 
     def renew_bulk(self, tenant: str, bulk: Bulk) -> None:
@@ -396,8 +431,9 @@ class Kernel:
 
     def drop_held(self, queue: Queue) -> None:
         """A purge took the queue's held jobs: their bulks go on without them."""
-        for (tenant, _), bulk in self.bulks.items():
+        for (tenant, name), bulk in self.bulks.items():
             if tenant == queue.tenant.name:
+                self.changes.bulks.touch((tenant, name))
                 for part, helds in bulk.parts.items():
                     bulk.parts[part] = [held for held in helds if held.queue != queue.name]
 
@@ -407,6 +443,7 @@ class Kernel:
     def remember(
         self, tenant: str, name: str, sequence: int, content: bytes, pushed: Pushed
     ) -> None:
+        self.changes.producers.touch((tenant, name))
         producer = self.producers.get((tenant, name))
         if producer is None:
             producer = self.producers[tenant, name] = Producer(self.now)
@@ -418,6 +455,7 @@ class Kernel:
         """A job of a cron ended."""
         record = self.crons.get((tenant, name))
         if record is not None:
+            self.changes.crons.touch((tenant, name))
             record.live.pop(job_id, None)
             record.pending.pop(job_id, None)
 

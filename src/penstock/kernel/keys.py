@@ -29,10 +29,12 @@ def outlives(keep: KeepKey) -> bool:
 
 
 class KeyTable:
-    __slots__ = ("_kernel", "records")
+    __slots__ = ("_kernel", "_queue", "_tenant", "records")
 
-    def __init__(self, kernel: "Kernel") -> None:
+    def __init__(self, kernel: "Kernel", tenant: str, queue: str) -> None:
         self._kernel = kernel
+        self._tenant = tenant
+        self._queue = queue
         self.records: dict[str, KeyRecord] = {}
 
     def find(self, key: str, now: int) -> KeyRecord | None:
@@ -50,14 +52,26 @@ class KeyTable:
 
     def put(self, key: str, record: KeyRecord) -> None:
         self.strike(key)
+        self.touch(key)
         self.records[key] = record
+        self._kernel.key_count += 1
         if outlives(record.keep):
             self._kernel.kept_keys += 1
 
     def strike(self, key: str) -> None:
-        record = self.records.pop(key, None)
-        if record is not None and outlives(record.keep):
-            self._kernel.kept_keys -= 1
+        record = self.records.get(key)
+        if record is None:
+            return
+        kernel = self._kernel
+        kernel.changes.keys.drop((self._tenant, self._queue, key))
+        del self.records[key]
+        kernel.key_count -= 1
+        if outlives(record.keep):
+            kernel.kept_keys -= 1
+
+    def touch(self, key: str) -> None:
+        """Comes before any change to a key's record."""
+        self._kernel.changes.keys.touch((self._tenant, self._queue, key))
 
     def clear(self) -> None:
         for key in list(self.records):

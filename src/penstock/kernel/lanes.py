@@ -244,6 +244,7 @@ class Lane:
         """One job; whatever entry pointed to it is outdated by its new code."""
         block = self.queue.blocks[(job_id - 1) >> SHIFT]
         offset = (job_id - 1) & MASK
+        block.touch()
         block.codes[offset] = ACTIVE
         out.append(HeldRun(block, offset, offset + 1))
 
@@ -261,6 +262,7 @@ class Lane:
         if want > 1 and not block.has_sides(lo, lo + want):
             whole = block.codes[lo : lo + want]
             want -= len(whole.lstrip(BYTE[LATE]))
+            block.touch()
             block.codes[lo : lo + want] = BYTE[ACTIVE] * want
             out.append(HeldRun(block, lo, lo + want, None, want))
         else:
@@ -288,6 +290,7 @@ class Lane:
         """Up to n jobs of one entry from offset lo on, below `limit`. The hot path of claims."""
         block, code = entry.block, entry.code
         codes = block.codes
+        block.touch()
         if n == 1:
             codes[lo] = ACTIVE
             entry.cursor = lo + 1

@@ -78,6 +78,7 @@ class LeaseRecord(msgspec.Struct, gc=False, eq=False):
     began: int  # elapsed
     expires: int  # elapsed
     first: int  # the lowest id claimed: orders leases that end at one instant
+    era: int  # in which it was granted; negative: in which it last changed; see `changes.py`
     extended_at: int = 0  # wall clock: the last heartbeat; 0: none since the claim
     lost: list[int] | None = None  # taken from it, not given up by its holder
     bucket: "dict[str, LeaseRecord] | None" = None  # of the wheel, while it lies in one

@@ -172,6 +172,7 @@ def _edit_payload(kernel: "Kernel", block: Block, offset: int, command: Edit) ->
         for claim in side.keys:
             record = queue.keys.records.get(claim.key)
             if record is not None and record.id == block.base + offset:
+                queue.keys.touch(claim.key)
                 record.digest = command.digest
     if command.codec is not None:
         side.options = kernel.with_codec(block.options_of(offset), command.codec)
@@ -242,6 +243,7 @@ def _redrive_one(kernel: "Kernel", block: Block, offset: int) -> bool:
     for claim in side.keys:
         if not isinstance(claim.keep_key, int):
             queue.keys.take(claim, job_id, side.digest, now)
+    block.touch()
     if kernel.events is not None:
         tell.one(kernel, "redriven", block, offset, now)
     block.ended.pop(offset, None)
@@ -284,6 +286,7 @@ def configure(kernel: "Kernel", command: Configure) -> None:
     if command.queue not in tenant.queues and kernel.queue_count >= kernel.caps.queues:
         raise Overloaded(f"the store holds {kernel.caps.queues} queues", "queue")
     queue = kernel.queue(tenant, command.queue)
+    queue.touch()
     before, config = queue.config, command.config
     queue.config = config
     limits = config.limits
@@ -351,6 +354,7 @@ def _apply_retention(kernel: "Kernel", queue: "Queue") -> None:
 
 def configure_tenant(kernel: "Kernel", command: ConfigureTenant) -> None:
     tenant = kernel.tenant(command.tenant)
+    kernel.changes.tenants.touch(tenant.name)
     tenant.bounds = command.bounds
     tenant.meter = _meter(tenant.meter, command.bounds.push_rate)
     for queue in tenant.queues.values():
@@ -385,6 +389,7 @@ _WAITING_MARK = bytes(1 if COUNTER_OF[code] in WAITING else 0 for code in range(
 
 def _drain_plain(kernel: "Kernel", block: Block, mask: bytes, count: int) -> None:
     """Everything that waits in a block without sides, in one pass over its bytes."""
+    block.touch()
     counts = block.queue.counts
     before = block.codes.translate(COUNTER_OF)
     for counter in sorted(WAITING):
@@ -406,10 +411,12 @@ def purge(kernel: "Kernel", command: Purge) -> int:
         return 0
     for lease in [lease for lease in kernel.leases.values() if lease.queue is queue]:
         drop(kernel, lease)
+    queue.touch()
     count = 0
     freed: list[tuple[int, ...]] = []  # dependencies of those that lived
     for block in queue.blocks.values():
         count += block.live
+        kernel.changes.blocks.drop(block.number)
         _purge_sides(kernel, queue, block, freed)
         mask = bytes(1 if code != GONE else 0 for code in block.codes)
         if kernel.events is not None and block.live:

@@ -51,6 +51,7 @@ def _push(kernel: "Kernel", command: Push, leaving: int = 0) -> Pushed:
         producer = kernel.producer(tenant_name, command.producer)
         answer = producer.recall(command.sequence, command.content) if producer else None
         if producer is not None and answer is not None:
+            kernel.changes.producers.touch((tenant_name, command.producer))
             producer.used_at = max(producer.used_at, kernel.now)
             return answer
         if producer is None and len(kernel.producers) >= kernel.caps.producers:
@@ -115,12 +116,14 @@ def _check_bounds(
         _fits("jobs", queue.live + n - leaving, bounds.jobs, f"queue {name!r}")
         _fits("bytes", queue.bytes + sizes[name], bounds.bytes, f"queue {name!r}")
         if queue.push_meter is not None:
+            queue.touch()
             meters.append((queue.push_meter, n))
     total = sum(jobs.values())
     if total:
         _fits("jobs", tenant.live + total - leaving, tenant.bounds.jobs, "the tenant")
         _fits("bytes", tenant.bytes + sum(sizes.values()), tenant.bounds.bytes, "the tenant")
         if tenant.meter is not None:
+            kernel.changes.tenants.touch(tenant_name)
             meters.append((tenant.meter, total))
     for meter, n in meters:
         if meter.room(kernel.elapsed) < n:

@@ -48,6 +48,7 @@ class Queue:
         "config",
         "counts",
         "dead",
+        "era",
         "finished",
         "finished_count",
         "groups",
@@ -70,13 +71,14 @@ class Queue:
         self.kernel = kernel
         self.tenant = tenant
         self.name = name
+        self.era = kernel.era  # of its last change; see `touch`
         self.config: QueueConfig = DEFAULT_CONFIG
         self.blocks: dict[int, Block] = {}  # by number, ascending
         self.open: Block | None = None  # the newest block, the only one that grows
         self.lanes: dict[int, Lane] = {}  # by priority
         self.order: list[int] = []  # negated priorities, ascending: the highest first
         self.groups: dict[str, Group] = {}
-        self.keys = KeyTable(kernel)
+        self.keys: KeyTable = KeyTable(kernel, tenant.name, name)
         self.counts = [0] * COUNTERS
         self.ready_clock = 0  # the latest instant at which a job was made ready; never goes back
         self.finished: deque[EndRun] = deque()  # completed, cancelled, expired: by the queue's rule
@@ -89,6 +91,13 @@ class Queue:
         self.bounded = False  # under a bound of its own or its tenant's
         self.bytes = 0  # payload bytes of jobs that have not ended; kept up only if bounded
         self.watched = (tenant.name, name) in kernel.watching
+
+    def touch(self) -> None:
+        """Comes before any change to what its record says, unless a block's touch came already."""
+        kernel = self.kernel
+        if self.era != kernel.era:
+            kernel.changes.queues.touch((self.tenant.name, self.name))
+            self.era = kernel.era
 
     def exists(self, now: int) -> bool:
         """Whether it holds jobs, kept keys or configuration; else nobody can tell it was there."""
@@ -146,22 +155,26 @@ class Queue:
 
     def _open(self, number: int) -> Block:
         before = self.open
+        self.touch()
+        self.kernel.changes.blocks.touch(number)
         block = self.open = self.blocks[number] = self.kernel.blocks[number] = Block(number, self)
         if before is not None and not before.live:
             self.drop_block(before)
         return block
 
     def block_for(self, job_id: int) -> Block:
-        """The open block, which job_id is the next id of; opened if the last one is full."""
+        """The open block, which job_id goes into next; opened if the last one is full."""
         block = self.open
         number = (job_id - 1) >> SHIFT
         if block is None or block.number != number:
             block = self._open(number)
+        block.touch()
         return block
 
     def drop_block(self, block: Block) -> None:
         """Forget a block without jobs, unless it still grows."""
         if block is not self.open:
+            self.kernel.changes.blocks.drop(block.number)
             self.blocks.pop(block.number, None)
             self.kernel.blocks.pop(block.number, None)
 
@@ -170,11 +183,13 @@ class Queue:
     def begin_anew(self) -> None:
         """Jobs are about to come into a queue that may have been empty."""
         if self.kernel.now < self.ready_clock and not self.exists(self.kernel.now):
+            self.touch()
             self.ready_clock = 0
 
     def clamp(self, now: int) -> int:
         """The ready instant of a job made ready now."""
         if now > self.ready_clock or not self.exists(self.kernel.now):
+            self.touch()
             self.ready_clock = now
         return self.ready_clock
 
@@ -184,6 +199,7 @@ class Queue:
         Its side (if it has one that says otherwise) must already give `ready` as its due instant.
         Sets the code and the place to be found; counters are the caller's.
         """
+        block.touch()
         side = block.sides.get(offset)
         job_id = block.base + offset
         if side is not None and side.group is not None:
@@ -207,6 +223,7 @@ class Queue:
 
     def seat(self, group: Group) -> None:
         """Give the group the seat it is entitled to now, or none."""
+        self.touch()
         head = group.head()
         wanted: int | None = None
         rate = self.config.limits.group_rate
@@ -247,6 +264,7 @@ class Queue:
             place = ("group", self.tenant.name, (self.name, group.name))
             kernel.calls.add(meter.idle_at(), 0, place)
             return False
+        self.touch()
         group.owned.clear()
         group.ready.clear()
         kernel.unseated.pop(group, None)

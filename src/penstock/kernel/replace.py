@@ -89,6 +89,7 @@ def replace(
     for known in side.keys:
         record = queue.keys.records.get(known.key)
         if record is not None and record.id == job_id:
+            queue.keys.touch(known.key)
             record.digest = version.digest
     if kernel.events is not None:
         tell.one(kernel, "replaced", block, offset, kernel.now, run_at=version.run_at or 0)
@@ -106,6 +107,7 @@ def restart(kernel: "Kernel", block: Block, offset: int, side: Side, at: int) ->
     """The running attempt of a replaced job ended; it has left its lease."""
     version = side.next
     assert version is not None
+    block.touch()
     side.next = None
     adopt(kernel, block, offset, side, version, at, pinned=True)
     # The new version has not started: a key that is kept until then is taken again.

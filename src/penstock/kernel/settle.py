@@ -78,6 +78,8 @@ def held_by(lease: LeaseRecord) -> list[Held]:
 def leave(kernel: "Kernel", run: HeldRun, offset: int) -> None:
     """A job leaves its lease; with the last one the lease ends."""
     block, lease = run.block, run.lease
+    if lease.era != kernel.era:
+        kernel.changes.touch_lease(lease)
     if run.hi - run.lo == 1:
         run.count = 0
         block.holders.pop(offset, None)
@@ -93,12 +95,15 @@ def leave(kernel: "Kernel", run: HeldRun, offset: int) -> None:
 def take_away(kernel: "Kernel", run: HeldRun, offset: int) -> None:
     """A job is taken from its lease; the holder learns it by the next heartbeat."""
     lease = run.lease
+    kernel.changes.touch_lease(lease)
     lease.lost = [*(lease.lost or ()), run.block.base + offset]
     leave(kernel, run, offset)
 
 
 def drop(kernel: "Kernel", lease: LeaseRecord) -> None:
-    if kernel.leases.pop(lease.token, None) is not None:
+    if lease.token in kernel.leases:
+        kernel.changes.touch_lease(lease)
+        del kernel.leases[lease.token]
         kernel.expiries.strike(lease)
         lease.runs = []
 
@@ -144,6 +149,11 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
     """
     block, lo = run.block, run.lo
     token = lease.token
+    era = kernel.era
+    if lease.era != era:
+        kernel.changes.touch_lease(lease)
+    if block.era != era:
+        block.touch()
     del kernel.leases[token]
     if lease.bucket is not None:
         lease.bucket.pop(token, None)
@@ -165,6 +175,7 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
     if not (queue.retention_due and finished and keep and finished[-1].at <= now):
         file_end(kernel, queue, end)
         return answer
+    end.serial = kernel.last_end = kernel.last_end + 1
     finished.append(end)
     if queue.finished_count < keep:
         queue.finished_count += 1
@@ -176,6 +187,8 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
         trim_finished(kernel, queue)
         return answer
     finished.popleft()
+    if old.era != era:
+        old.touch()
     del old.ended[offset]
     counts[oldest.code] -= 1
     old.codes[offset] = GONE
@@ -199,6 +212,7 @@ def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
     from a checkpoint is cut otherwise and must leave the same behind.
     """
     now = kernel.now
+    kernel.changes.touch_lease(lease)
     done: list[IdRun] = []
     for block, runs in _by_block(lease):
         lo, hi, mask, count = _joined(runs)
@@ -419,6 +433,7 @@ def time_out(kernel: "Kernel", lease: LeaseRecord, timeout: int, at: int) -> int
     error = JobError(kind="timeout", message=f"the attempt ran longer than {timeout} ms")
     for run, offset in held_by(lease):
         if run.block.options_of(offset).timeout_ms == timeout:
+            kernel.changes.touch_lease(lease)
             lease.lost = [*(lease.lost or ()), run.block.base + offset]
             fail_one(kernel, run, offset, error, at)
             count += 1
@@ -432,6 +447,7 @@ def time_out(kernel: "Kernel", lease: LeaseRecord, timeout: int, at: int) -> int
 def extend(kernel: "Kernel", command: Extend) -> Extended:
     lease = lease_of(kernel, command.tenant, command.lease)
     lease_ms = lease.lease_ms if command.lease_ms is None else command.lease_ms
+    kernel.changes.touch_lease(lease)
     kernel.expiries.strike(lease)
     lease.expires = kernel.elapsed + lease_ms
     lease.extended_at = kernel.now

@@ -1,221 +1,55 @@
-"""The kernel's state as records, and a kernel from records.
+"""The kernel's whole state as records (`records.py`), and a kernel from records.
 
-One record per object (queue, block, lease, bulk, producer, cron, …), each by itself, so that a
-checkpoint can be written in slices. Only what matters is in them: cursors, heaps, timers and
-counters are made anew from the rest. `digest` is a fingerprint of everything that decides.
-
-Changing a record's shape: raise FORMAT, keep the old decoder until no supported release writes it,
-and add a golden snapshot to the tests.
+`digest` is a fingerprint of everything that decides. What no record says is made anew here:
+counters, lines, groups, timers, and which payload chunks are still needed.
 """
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from penstock.kernel.blocks import Block, EndRun, Entry, Side
-from penstock.kernel.bulks import Bulk, FinishedBulk
+from penstock.kernel import records
+from penstock.kernel.blocks import SIZE, Block, EndRun, Entry
 from penstock.kernel.claim import note_timeouts
 from penstock.kernel.codes import (
+    ACTIVE,
     COUNTER_OF,
+    DEAD,
+    ENDED,
     FIRST_CLASS,
     GONE,
     GROUPED,
+    HELD,
     LATE,
     LIFO,
     SCHEDULED,
     WAITING,
 )
-from penstock.kernel.crons import CronRecord
 from penstock.kernel.ending import schedule_retention
-from penstock.kernel.keys import KeyRecord
 from penstock.kernel.leases import HeldRun, LeaseRecord
 from penstock.kernel.limits import Meter
-from penstock.kernel.producers import Producer
 from penstock.kernel.queue import Queue
+from penstock.kernel.records import FORMAT, KINDS, BlockState, KeyState, LeaseState, QueueState
 from penstock.kernel.timers import FOREVER
 from penstock.model.errors import Invalid
-from penstock.model.job import JobOptions
-from penstock.model.policy import BULK_MEMORY_MS, PRODUCER_IDLE_MS, Bounds, Caps, QueueConfig
+from penstock.model.policy import BULK_MEMORY_MS, PRODUCER_IDLE_MS, Caps
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel
 
-FORMAT: Final = 1
-
-
-class _Record(msgspec.Struct, tag=True, array_like=True):
-    pass
-
-
-class Meta(_Record):
-    format: int
-    seed: int
-    now: int
-    elapsed: int
-    position: int
-    next_block: int
-    sweep_at: int
-    chunks: dict[int, int]
-
-
-class TenantRecord(_Record):
-    name: str
-    bounds: Bounds
-    arrival: int  # of the push rate's meter
-
-
-class QueueRecord(_Record):
-    tenant: str
-    name: str
-    config: QueueConfig
-    ready_clock: int
-    open: int | None
-    arrival: int
-    push_arrival: int
-    keys: list[tuple[str, KeyRecord]]
-    groups: list[tuple[str, int, int, int]]  # name, jobs, used slots, arrival
-    rings: list[tuple[int, list[str | None]]]  # priority, seats in order
-    finished: list[tuple[int, int]]  # (block, lo) in order
-    dead: list[tuple[int, int]]
-
-
-class EndRecord(msgspec.Struct, array_like=True):
-    lo: int
-    hi: int
-    mask: bytes | None
-    count: int
-    code: int
-    at: int
-    started_at: int
-    worker: str | None
-    deadline: int | None
-
-
-class BlockRecord(_Record):
-    number: int
-    tenant: str
-    queue: str
-    codes: bytes
-    opts: bytes
-    wide: bool  # opts are 16 bits each
-    options: list[JobOptions]
-    classes: list[int]  # priorities in the order of their codes
-    columns: list[bytes]  # created, due and payload columns, as packed integers
-    commits: list[tuple[int, int, int, int]]
-    sides: dict[int, Side]
-    ends: list[EndRecord]
-
-
-class RunRecord(msgspec.Struct, array_like=True):
-    block: int
-    lo: int
-    hi: int
-    mask: bytes | None
-    count: int
-
-
-class LeaseState(_Record):
-    token: str
-    tenant: str
-    queue: str
-    runs: list[RunRecord]
-    count: int
-    worker: str
-    lease_ms: int
-    claimed_at: int
-    first: int
-    extended_at: int
-    began: int
-    expires: int
-    lost: list[int] | None
-
-
-class BulkState(_Record):
-    tenant: str
-    bulk: Bulk
-
-
-class FinishedState(_Record):
-    tenant: str
-    name: str
-    finished: FinishedBulk
-
-
-class ProducerState(_Record):
-    tenant: str
-    name: str
-    producer: Producer
-
-
-class CronState(_Record):
-    tenant: str
-    record: CronRecord
-
-
-Record = (
-    Meta
-    | TenantRecord
-    | QueueRecord
-    | BlockRecord
-    | LeaseState
-    | BulkState
-    | FinishedState
-    | ProducerState
-    | CronState
-)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, array):
-        return value.tolist()
-    if isinstance(value, range):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} has no place in a record")
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Record)
-
-
-# -- encoding ------------------------------------------------------------------------------------
-
-
-def records(kernel: "Kernel") -> Iterator[_Record]:
-    """The state, one record per object, in an order that depends on nothing but the state."""
-    yield Meta(
-        FORMAT,
-        kernel.seed,
-        kernel.now,
-        kernel.elapsed,
-        kernel.position,
-        kernel.next_block,
-        kernel.sweep_at,
-        dict(sorted(kernel.chunks.items())),
-    )
-    for _, tenant in sorted(kernel.tenants.items()):
-        yield TenantRecord(tenant.name, tenant.bounds, _arrival(tenant.meter))
-        for _, queue in sorted(tenant.queues.items()):
-            yield _queue_record(queue)
-    for number in sorted(kernel.blocks):
-        yield _block_record(kernel.blocks[number])
-    for token in sorted(kernel.leases):
-        yield _lease_record(kernel.leases[token])
-    for (owner, _), bulk in sorted(kernel.bulks.items()):
-        yield BulkState(owner, bulk)
-    for (owner, name), finished in sorted(kernel.finished_bulks.items()):
-        yield FinishedState(owner, name, finished)
-    for (owner, name), producer in sorted(kernel.producers.items()):
-        yield ProducerState(owner, name, producer)
-    for (owner, _), cron in sorted(kernel.crons.items()):
-        yield CronState(owner, cron)
-
 
 def encode(kernel: "Kernel") -> list[bytes]:
-    return [_encoder.encode(record) for record in records(kernel)]
+    """One record per object, in an order that depends on nothing but the state."""
+    encoded = [records.encode(records.meta(kernel))]
+    for kind in KINDS:
+        encoded += [
+            records.encode(kind.record(key, kind.find(kernel, key)))
+            for key in sorted(kind.keys(kernel))
+        ]
+    return encoded
 
 
 def digest(kernel: "Kernel") -> str:
@@ -226,136 +60,58 @@ def digest(kernel: "Kernel") -> str:
     return whole.hexdigest()
 
 
-def _arrival(meter: Meter | None) -> int:
-    return 0 if meter is None else meter.arrival
-
-
-def _queue_record(queue: Queue) -> QueueRecord:
-    return QueueRecord(
-        queue.tenant.name,
-        queue.name,
-        queue.config,
-        queue.ready_clock,
-        None if queue.open is None else queue.open.number,
-        _arrival(queue.meter),
-        _arrival(queue.push_meter),
-        sorted(queue.keys.records.items(), key=lambda item: item[0]),
-        [(g.name, g.jobs, g.used, _arrival(g.meter)) for _, g in sorted(queue.groups.items())],
-        [
-            (priority, list(lane.ring))
-            for priority, lane in sorted(queue.lanes.items())
-            if lane.ring is not None
-        ],
-        _ends(queue.finished),
-        _ends(queue.dead),
-    )
-
-
-def _ends(runs: "Sequence[EndRun]") -> list[tuple[int, int]]:
-    return [(r.block.number, r.lo) for r in runs if r.block.ended.get(r.lo) is r]
-
-
-def _block_record(block: Block) -> BlockRecord:
-    wide = not isinstance(block.opts, bytearray)
-    return BlockRecord(
-        block.number,
-        block.queue.tenant.name,
-        block.queue.name,
-        bytes(block.codes),
-        block.opts.tobytes() if isinstance(block.opts, array) else bytes(block.opts),
-        wide,
-        block.options,
-        list(block.classes),
-        [column.tobytes() for column in block.columns()],
-        block.commits,
-        dict(sorted(block.sides.items())),
-        [
-            EndRecord(r.lo, r.hi, r.mask, r.count, r.code, r.at, r.started_at, r.worker, r.deadline)
-            for _, r in sorted(block.ended.items())
-        ],
-    )
-
-
-def _lease_record(lease: LeaseRecord) -> LeaseState:
-    # One run per block, however the claim was cut: that is nobody's business after it.
-    held: dict[int, list[int]] = {}
-    for run in lease.runs:
-        if run.count:
-            held.setdefault(run.block.number, []).extend(run.offsets())
-    runs = []
-    for number, offsets in sorted(held.items()):
-        lo, hi = min(offsets), max(offsets) + 1
-        mask = bytearray(hi - lo)
-        for offset in offsets:
-            mask[offset - lo] = 1
-        whole = len(offsets) == hi - lo
-        runs.append(RunRecord(number, lo, hi, None if whole else bytes(mask), len(offsets)))
-    return LeaseState(
-        lease.token,
-        lease.queue.tenant.name,
-        lease.queue.name,
-        runs,
-        lease.count,
-        lease.worker,
-        lease.lease_ms,
-        lease.claimed_at,
-        lease.first,
-        lease.extended_at,
-        lease.began,
-        lease.expires,
-        lease.lost,
-    )
-
-
 # -- decoding ------------------------------------------------------------------------------------
 
 
-def decode(encoded: Sequence[bytes], caps: Caps) -> "Kernel":
+def decode(encoded: Iterable[bytes], caps: Caps) -> "Kernel":
+    """A kernel from the records of its objects, in any order."""
     from penstock.kernel.kernel import Kernel
 
-    found: dict[type, list[Any]] = {}
+    found: defaultdict[type, list[Any]] = defaultdict(list)
     for blob in encoded:
-        record = _decoder.decode(blob)
-        found.setdefault(type(record), []).append(record)
-    (meta,) = found[Meta]
+        record = records.decode(blob)
+        found[type(record)].append(record)
+    (meta,) = found[records.Meta]
     if meta.format != FORMAT:
         raise Invalid(f"a snapshot of format {meta.format}; this release reads {FORMAT}")
     kernel = Kernel(meta.seed, caps)
     kernel.now, kernel.elapsed = meta.now, meta.elapsed
     kernel.position, kernel.next_block = meta.position, meta.next_block
-    kernel.chunks = meta.chunks
+    kernel.last_end = meta.last_end
     kernel.sweep_at = FOREVER  # queues come before their jobs: none is to be taken for empty
-    for state in found.get(TenantRecord, []):
+    for state in found[records.TenantState]:
         tenant = kernel.tenant(state.name)
         tenant.bounds = state.bounds
         if state.bounds.push_rate is not None:
             tenant.meter = Meter(state.bounds.push_rate, state.arrival)
-    for state in found.get(QueueRecord, []):
+    for state in found[records.QueueState]:
         _decode_queue(kernel, state)
-    for state in found.get(BlockRecord, []):
+    for state in found[records.KeyState]:
+        _decode_key(kernel, state)
+    for state in sorted(found[records.BlockState], key=attrgetter("number")):
         _decode_block(kernel, state)
-    for state in found.get(LeaseState, []):
+    for state in sorted(found[records.LeaseState], key=attrgetter("token")):
         _decode_lease(kernel, state)
-    for state in found.get(QueueRecord, []):
+    for state in found[records.QueueState]:
         _finish_queue(kernel, state)
-    for state in found.get(BulkState, []):
+    for state in found[records.BulkState]:
         kernel.bulks[state.tenant, state.bulk.name] = state.bulk
         kernel.calls.add(state.bulk.expires, 0, ("bulk", state.tenant, state.bulk.name))
-    for state in found.get(FinishedState, []):
+    for state in found[records.FinishedState]:
         spot = (state.tenant, state.name)
         kernel.finished_bulks[spot] = state.finished
         kernel.calendar.add(state.finished.at + BULK_MEMORY_MS, "bulk", spot)
-    for state in found.get(ProducerState, []):
+    for state in found[records.ProducerState]:
         spot = (state.tenant, state.name)
         kernel.producers[spot] = state.producer
         kernel.calendar.add(state.producer.used_at + PRODUCER_IDLE_MS, "producer", spot)
-    for state in found.get(CronState, []):
+    for state in found[records.CronState]:
         kernel.crons[state.tenant, state.record.spec.name] = state.record
     kernel.sweep_at = meta.sweep_at
     return kernel
 
 
-def _decode_queue(kernel: "Kernel", state: QueueRecord) -> None:
+def _decode_queue(kernel: "Kernel", state: QueueState) -> None:
     queue = kernel.queue(kernel.tenant(state.tenant), state.name)
     queue.config = config = state.config
     queue.ready_clock = state.ready_clock
@@ -365,18 +121,19 @@ def _decode_queue(kernel: "Kernel", state: QueueRecord) -> None:
         queue.meter = Meter(limits.rate, state.arrival)
     if config.bounds.push_rate is not None:
         queue.push_meter = Meter(config.bounds.push_rate, state.push_arrival)
-    for key, record in state.keys:
-        queue.keys.put(key, record)
-        if record.until:
-            kernel.calendar.add(record.until, "key", (queue, key))
-    for name, jobs, used, arrival in state.groups:
-        group = queue.group(name)
-        group.jobs, group.used = jobs, used
+    for name, arrival in state.groups:
         if limits.group_rate is not None:
-            group.meter = Meter(limits.group_rate, arrival)
+            queue.group(name).meter = Meter(limits.group_rate, arrival)
 
 
-def _decode_block(kernel: "Kernel", state: BlockRecord) -> None:
+def _decode_key(kernel: "Kernel", state: KeyState) -> None:
+    queue = kernel.tenants[state.tenant].queues[state.queue]
+    queue.keys.put(state.key, state.record)
+    if state.record.until:
+        kernel.calendar.add(state.record.until, "key", (queue, state.key))
+
+
+def _decode_block(kernel: "Kernel", state: BlockState) -> None:
     queue = kernel.tenants[state.tenant].queues[state.queue]
     block = Block(state.number, queue)
     kernel.blocks[state.number] = queue.blocks[state.number] = block
@@ -412,10 +169,27 @@ def _decode_block(kernel: "Kernel", state: BlockRecord) -> None:
             end.count,
             end.mask,
             end.deadline,
+            end.serial,
         )
         block.ended[end.lo] = run
         if end.deadline is not None:
             kernel.calendar.add(end.deadline, "forget", run)
+    _count_chunks(kernel, block)
+
+
+def _count_chunks(kernel: "Kernel", block: Block) -> None:
+    """Each job needs the payload that it was pushed with, and what its own facts name."""
+    chunks, codes = kernel.chunks, block.codes
+    bounds = [*block.pay_pos, SIZE]
+    for record, chunk in enumerate(block.pay_chunk):
+        lo, hi = bounds[record], min(bounds[record + 1], len(codes))
+        needed = hi - lo - codes.count(GONE, lo, hi)
+        if needed:
+            chunks[chunk] = chunks.get(chunk, 0) + needed
+    for side in block.sides.values():
+        for place in (side.payload, side.result, side.next.payload if side.next else None):
+            if place is not None:
+                chunks[place[0]] = chunks.get(place[0], 0) + 1
 
 
 def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
@@ -435,6 +209,7 @@ def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
         state.began,
         state.expires,
         state.first,
+        0,
         state.extended_at,
         state.lost,
     )
@@ -451,7 +226,7 @@ def _decode_lease(kernel: "Kernel", state: LeaseState) -> None:
         note_timeouts(kernel, lease)
 
 
-def _finish_queue(kernel: "Kernel", state: QueueRecord) -> None:
+def _finish_queue(kernel: "Kernel", state: QueueState) -> None:
     """What is made anew from the blocks: counters, lines, timers, retention."""
     queue = kernel.tenants[state.tenant].queues[state.name]
     queue.open = None if state.open is None else queue.blocks.get(state.open)
@@ -464,6 +239,7 @@ def _finish_queue(kernel: "Kernel", state: QueueRecord) -> None:
             if code in (LATE, GROUPED, LIFO):
                 late.append((block.due_at(offset), block.base + offset, block, offset))
         _restore_timers(kernel, block)
+        _count_members(queue, block)
     late.sort(key=lambda entry: entry[:2])
     for ready, job_id, block, offset in late:
         code = block.codes[offset]
@@ -484,13 +260,25 @@ def _finish_queue(kernel: "Kernel", state: QueueRecord) -> None:
             queue.seat(group)
         else:
             queue.drop_group(group)
-    queue.finished.extend(queue.blocks[number].ended[lo] for number, lo in state.finished)
+    ends = [end for block in queue.blocks.values() for end in block.ended.values() if end.serial]
+    for end in sorted(ends, key=attrgetter("at", "serial")):
+        (queue.dead if end.code == DEAD else queue.finished).append(end)
     queue.finished_count = sum(run.count for run in queue.finished)
-    queue.dead.extend(queue.blocks[number].ended[lo] for number, lo in state.dead)
     schedule_retention(kernel, queue)
     from penstock.kernel.manage import bound
 
     bound(queue)
+
+
+def _count_members(queue: Queue, block: Block) -> None:
+    """Members of groups that have not ended, and the slots that they take."""
+    for offset, side in block.sides.items():
+        if side.group is not None:
+            counter = COUNTER_OF[block.codes[offset]]
+            if counter != HELD and counter not in ENDED:
+                group = queue.group(side.group)
+                group.jobs += 1
+                group.used += counter == ACTIVE or side.owns_slot
 
 
 def _tally(codes: bytearray) -> Iterator[tuple[int, int]]:
