@@ -91,7 +91,7 @@ def _private_bytes() -> int:
 
 async def _measure(case: str, method: str, jobs: int) -> float:
     clock = ManualClock() if case == "spaced" else None
-    store = EmbeddedStore(clock=clock, seed=1)
+    store = EmbeddedStore.in_memory(clock=clock, seed=1)
     delays = _delays(jobs + BATCH)
     await _fill(store, clock, case, range(BATCH), delays)  # whatever is made once is made now
     if method == "tracemalloc":

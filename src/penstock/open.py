@@ -1,12 +1,18 @@
 """url → Store: the one place that knows which stores there are."""
 
-from urllib.parse import urlsplit
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+import msgspec
 
 from penstock.model.errors import Invalid
 from penstock.model.event import EventSink
 from penstock.model.policy import DEFAULT_CAPS, Caps
 from penstock.model.store import Store
-from penstock.stores.clock import Clock
+from penstock.stores.clock import Clock, SystemClock
+from penstock.stores.durable import Settings, open_durable
+from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.journal.base import Journal
 
 
 async def open_store(
@@ -19,13 +25,60 @@ async def open_store(
 ) -> Store:
     """Open the store that `url` names, ready for use. Close it when done.
 
+    - `memory://` keeps nothing beyond its process.
+    - `sqlite:///jobs.db` (relative), `sqlite:////var/lib/jobs.db` (absolute): one file.
+    - `rocksdb:///jobs` likewise: a directory.
+
+    A durable store takes settings behind a `?`: see `penstock.stores.durable.Settings`.
     `seed` fixes the jitter of backoffs (tests); None draws one for a new store.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory":
         if url != "memory://":
             raise Invalid(f"{url!r} names more than memory:// does", "url")
-        from penstock.stores.embedded import EmbeddedStore
+        return EmbeddedStore.in_memory(clock=clock, caps=caps, events=events, seed=seed)
+    path = _path(url, parts)
+    engine = await open_durable(
+        _journal(url, parts.scheme, path),
+        path,
+        _settings(parts.query),
+        clock=clock or SystemClock(),
+        caps=caps,
+        events=events,
+        seed=seed,
+    )
+    return EmbeddedStore(engine, parts.scheme)
 
-        return EmbeddedStore(clock=clock, caps=caps, events=events, seed=seed)
-    raise Invalid(f"{url!r} is no store that this release knows; memory:// is", "url")
+
+def _journal(url: str, scheme: str, path: Path) -> Journal:
+    if scheme == "sqlite":
+        from penstock.stores.journal.sqlite import SqliteJournal
+
+        return SqliteJournal(path)
+    if scheme == "rocksdb":
+        from penstock.stores.journal.rocksdb import RocksJournal
+
+        return RocksJournal(path)
+    raise Invalid(
+        f"{url!r} is no store that this release knows; memory://, sqlite:///path and"
+        " rocksdb:///path are",
+        "url",
+    )
+
+
+def _path(url: str, parts: SplitResult) -> Path:
+    """Three slashes for a path from here, four for one from the root."""
+    path = unquote(parts.path)
+    if parts.scheme not in ("sqlite", "rocksdb"):
+        return Path()
+    if parts.netloc or parts.fragment or len(path) < 2 or path.endswith("/"):
+        raise Invalid(f"{url!r} names no path: {parts.scheme}:///jobs", "url")
+    return Path(path[1:])
+
+
+def _settings(query: str) -> Settings:
+    try:
+        said = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        return msgspec.convert(said, Settings, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise Invalid(f"the url's settings are wrong: {error}", "url") from None

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Self, TypeVar
 
 from penstock.model.event import Event, EventKind
@@ -28,8 +29,10 @@ from penstock.model.store import (
 )
 from penstock.open import open_store
 from penstock.stores.clock import ManualClock, SystemClock
+from penstock.stores.embedded import EmbeddedStore
 
-STORES: Final = ["memory://", "oracle://"]
+STORES: Final = ["memory://", "sqlite://", "rocksdb://", "oracle://"]
+DURABLE: Final = ["sqlite://", "rocksdb://"]
 REAL_STORES: Final = [url for url in STORES if url != "oracle://"]  # with timers, and quick
 
 SEED: Final = 20_231_114  # of the jitter: the same on every store
@@ -62,23 +65,45 @@ class _World:
         self.caps = DEFAULT_CAPS
         self.store: Store | None = None
         self.tenants: set[str] = set()
+        self.directory: TemporaryDirectory[str] | None = None
 
     async def open(self) -> None:
+        """Open a new, empty store."""
         if self.url == "oracle://":
             from tests.oracle.store import OracleStore
 
             self.store = OracleStore(clock=self.clock, caps=self.caps, seed=SEED)
-        else:
-            self.store = await open_store(self.url, clock=self.clock, caps=self.caps, seed=SEED)
+            return
+        if self.url in DURABLE:
+            self.directory = TemporaryDirectory(prefix="penstock-")
+        await self._open()
 
+    async def _open(self) -> None:
+        """Open the store that is there."""
+        url = self.url
+        if self.directory is not None:
+            url = f"{url}/{self.directory.name}/store"
+        self.store = await open_store(url, clock=self.clock, caps=self.caps, seed=SEED)
 
-async def _restarted(url: str, store: Any) -> Store:
-    """The store as it is after its process ended and began anew, from what it keeps."""
-    if url == "memory://":
-        store.engine.rebuild()
-    elif url != "oracle://":
-        raise ValueError(f"how does {url} restart?")
-    return store  # type: ignore[no-any-return]
+    async def close(self) -> None:
+        if self.store is not None:
+            await self.store.close()
+            self.store = None
+        if self.directory is not None:
+            self.directory.cleanup()
+            self.directory = None
+
+    async def restart(self) -> None:
+        """The store as it is after its process ended and began anew, from what it keeps."""
+        if self.url == "memory://":
+            assert isinstance(self.store, EmbeddedStore)
+            self.store.engine.rebuild()
+        elif self.directory is not None:
+            assert self.store is not None
+            await self.store.close()
+            await self._open()
+        elif self.url != "oracle://":
+            raise ValueError(f"how does {self.url} restart?")
 
 
 class Harness:
@@ -99,9 +124,7 @@ class Harness:
         await self._world.open()
 
     async def close(self) -> None:
-        if self._world.store is not None:
-            await self._world.store.close()
-            self._world.store = None
+        await self._world.close()
 
     async def reopen(self, **caps: int) -> None:
         """Throw the store away and open a new, empty one with other caps."""
@@ -111,7 +134,7 @@ class Harness:
 
     async def restart(self) -> None:
         """End the store's process and begin anew with what it keeps."""
-        self._world.store = await _restarted(self.url, self.store)
+        await self._world.restart()
 
     def tenant(self, name: str) -> "Harness":
         """The same store and clock as another tenant sees them."""
@@ -153,6 +176,12 @@ class Harness:
         """Let every task go as far as it can without time passing."""
         for _ in range(50):
             await asyncio.sleep(0)
+        store = self.store
+        if isinstance(store, EmbeddedStore) and store.engine.keeper is not None:
+            while not store.engine.keeper.idle:  # answers come when they are safe
+                await store.engine.keeper.turn()
+            for _ in range(50):
+                await asyncio.sleep(0)
 
     async def start(self, call: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Begin a call that is expected to wait, and let it get there."""

@@ -41,7 +41,9 @@ def on(
     """Run a scenario on a store, by default one that lives by the machine's clock."""
 
     async def whole() -> None:
-        opened = store if store is not None else EmbeddedStore(clock=SystemClock(), seed=1)
+        opened = (
+            store if store is not None else EmbeddedStore.in_memory(clock=SystemClock(), seed=1)
+        )
         try:
             await scenario(opened)
         finally:
@@ -278,7 +280,7 @@ def test_a_sink_gets_every_event_once_and_in_order() -> None:
         await store.close()
         assert [event async for event in watcher] == sink.events
 
-    on(scenario, EmbeddedStore(clock=clock, events=sink, seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=clock, events=sink, seed=1))
 
 
 def test_each_job_is_told_of_once_when_pushed_and_once_when_it_ended() -> None:
@@ -294,7 +296,7 @@ def test_each_job_is_told_of_once_when_pushed_and_once_when_it_ended() -> None:
         jobs = await store.get(T, sorted(pushed))
         assert {job.id for job in jobs if job and job.finished_at is not None} == set(ended)
 
-    on(scenario, EmbeddedStore(clock=clock, events=sink, seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=clock, events=sink, seed=1))
 
 
 def test_nobody_listening_means_that_the_kernel_tells_nothing() -> None:
@@ -308,7 +310,7 @@ def test_nobody_listening_means_that_the_kernel_tells_nothing() -> None:
         await watcher.aclose()
         assert not listening(store)
 
-    on(scenario, EmbeddedStore(clock=ManualClock(), seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=ManualClock(), seed=1))
 
 
 # -- payloads ----------------------------------------------------------------------------------------
@@ -334,7 +336,7 @@ def test_payloads_and_results_are_let_go_when_their_jobs_are_forgotten() -> None
         await store.tick()
         nothing_is_kept(store)
 
-    on(scenario, EmbeddedStore(clock=clock, seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
 
 
 def test_payloads_are_let_go_at_once_where_nothing_is_retained() -> None:
@@ -346,7 +348,7 @@ def test_payloads_are_let_go_at_once_where_nothing_is_retained() -> None:
         await store.ack(T, lease.token)
         nothing_is_kept(store)
 
-    on(scenario, EmbeddedStore(clock=ManualClock(), seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=ManualClock(), seed=1))
 
 
 def test_a_refused_push_leaves_no_bytes_behind() -> None:
@@ -361,7 +363,7 @@ def test_a_refused_push_leaves_no_bytes_behind() -> None:
                 await store.push_jobs(T, "q", [spec])
             assert store.engine.payloads.size == before
 
-    on(scenario, EmbeddedStore(clock=ManualClock(), seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=ManualClock(), seed=1))
 
 
 def test_payloads_of_replaced_edited_and_purged_jobs_are_let_go() -> None:
@@ -378,7 +380,7 @@ def test_payloads_of_replaced_edited_and_purged_jobs_are_let_go() -> None:
         await store.purge(T, "q")
         nothing_is_kept(store)
 
-    on(scenario, EmbeddedStore(clock=ManualClock(), seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=ManualClock(), seed=1))
 
 
 def test_an_ignored_push_leaves_no_bytes_behind() -> None:
@@ -390,7 +392,7 @@ def test_an_ignored_push_leaves_no_bytes_behind() -> None:
         assert pushed.jobs[0][1] == "ignored"
         assert store.engine.payloads.size == before
 
-    on(scenario, EmbeddedStore(clock=ManualClock(), seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=ManualClock(), seed=1))
 
 
 def test_payloads_stay_readable_while_one_job_of_their_chunk_is_needed() -> None:
@@ -408,7 +410,7 @@ def test_payloads_stay_readable_while_one_job_of_their_chunk_is_needed() -> None
         assert job.payload == bodies[-1]
         assert await store.get(T, ids[:1]) == [None]
 
-    on(scenario, EmbeddedStore(clock=clock, seed=1))
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
 
 
 def test_a_rebuilt_kernel_goes_on_serving_those_who_wait() -> None:

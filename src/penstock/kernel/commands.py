@@ -4,14 +4,21 @@ A command carries what the kernel must not make up itself: lease tokens, digests
 where payloads were put. Payload bytes stay outside; a load says in which chunk they lie.
 """
 
+from array import array
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.kernel.blocks import RELATIVE, Place
 from penstock.model.job import Codec, JobError, JobOptions, KeyClaim, LogLine
-from penstock.model.policy import Bounds, QueueConfig
+from penstock.model.policy import Bounds, Caps, QueueConfig
 from penstock.model.schedule import CronSpec
+
+if TYPE_CHECKING:
+    Ends = array[int]
+else:
+    Ends = array  # takes no parameter at run time before Python 3.12
 
 
 class Load(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
@@ -20,7 +27,7 @@ class Load(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     queue: str
     chunk: int
     start: int
-    ends: Sequence[int]  # relative to `start`
+    ends: Ends  # relative to `start`
     options: Sequence[JobOptions]
     option_of: bytes | Sequence[int] | None = None
     delay_ms: int | Sequence[int | None] | None = None
@@ -216,3 +223,14 @@ class Tick(Command, gc=False):
     """Time passes, and nothing else: at most `steps` of what is due take effect."""
 
     steps: int = 1_000
+
+
+class Resume(Command, gc=False):
+    """The store was opened: from here on these caps hold.
+
+    If it had not been closed, ids given out before may be gone from its history: then every queue
+    goes on in a new block, none of them below `block`.
+    """
+
+    caps: Caps
+    block: int | None = None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.kernel import bulk_ops, claim, crons, manage, push, settle, snapshot, tell
+from penstock.kernel import bulk_ops, claim, crons, manage, push, resume, settle, snapshot, tell
 from penstock.kernel import commands as c
 from penstock.kernel.blocks import MASK, SHIFT, Block
 from penstock.kernel.bulks import Bulk, FinishedBulk
@@ -482,4 +482,5 @@ HANDLERS: Final[dict[type[c.Command], Handler]] = {
     c.AbortBulk: bulk_ops.abort_bulk,
     c.PutCron: crons.put_cron,
     c.DropCron: crons.drop_cron,
+    c.Resume: resume.resume,
 }

@@ -178,6 +178,16 @@ class Queue:
             self.blocks.pop(block.number, None)
             self.kernel.blocks.pop(block.number, None)
 
+    def close_block(self) -> None:
+        """The open block grows no more; the next push opens another."""
+        block = self.open
+        if block is None:
+            return
+        self.touch()
+        self.open = None
+        if not block.live:
+            self.drop_block(block)
+
     # -- readiness -------------------------------------------------------------------------------
 
     def begin_anew(self) -> None:

@@ -184,6 +184,21 @@ def cut(run: HeldRun) -> Cut:
     )
 
 
+def chunks_behind(run: HeldRun, n: int) -> list[int]:
+    """The payload chunks that claims after this one will want next, as far as one can tell."""
+    block = run.block
+    record = bisect_right(block.pay_pos, run.hi - 1)
+    found = list(block.pay_chunk[record : record + n])
+    if len(found) < n:
+        queue = block.queue
+        lane = queue.lanes[-queue.order[0]] if queue.order else None
+        for entry in lane.entries if lane is not None else ():
+            if entry.block is not block:
+                found += entry.block.pay_chunk[: n - len(found)]
+                break
+    return found
+
+
 def _options(
     block: Block, offsets: "range | list[int]", plain: bool
 ) -> tuple[tuple[JobOptions, ...], list[int] | None]:

@@ -1,6 +1,8 @@
 """Where an embedded store gets its time from: the machine, or a test that moves it by hand."""
 
+import os
 import time
+from pathlib import Path
 from typing import Protocol
 
 
@@ -11,6 +13,9 @@ class Clock(Protocol):
     def elapsed_ms(self) -> int:
         """Time that passed, by a clock that never jumps."""
 
+    def boot_id(self) -> str:
+        """Names the stretch of time over which `elapsed_ms` goes on: until the next boot."""
+
 
 class SystemClock:
     def now_ms(self) -> int:
@@ -20,6 +25,36 @@ class SystemClock:
         # The boot clock: goes on while the machine sleeps, so that leases do.
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
+    def boot_id(self) -> str:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:  # a machine that does not say: every start counts as a boot
+            return os.urandom(16).hex()
+
+
+class SteadyClock:
+    """A clock whose elapsed time goes on where a store's history ended.
+
+    Within one boot the time between two openings counts; across a boot it does not.
+    """
+
+    def __init__(self, clock: Clock, elapsed: int, boot: str, offset: int) -> None:
+        self._clock = clock
+        self.boot = clock.boot_id()
+        here = clock.elapsed_ms()
+        if self.boot != boot:
+            offset = elapsed - here
+        self.offset = max(offset, elapsed - here)
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def elapsed_ms(self) -> int:
+        return self._clock.elapsed_ms() + self.offset
+
+    def boot_id(self) -> str:
+        return self.boot
+
 
 class ManualClock:
     """Stands still until told."""
@@ -27,12 +62,16 @@ class ManualClock:
     def __init__(self, now: int = 1_700_000_000_000, elapsed: int = 1_000_000) -> None:
         self.now = now
         self.elapsed = elapsed
+        self.boot = "manual"
 
     def now_ms(self) -> int:
         return self.now
 
     def elapsed_ms(self) -> int:
         return self.elapsed
+
+    def boot_id(self) -> str:
+        return self.boot
 
     def advance(self, ms: int) -> None:
         """Time passes: both clocks go on."""

@@ -1,4 +1,4 @@
-"""The embedded store: the kernel in this process as a Store, here without a journal (`memory://`).
+"""The embedded store: the kernel in this process as a Store, with or without a journal.
 
 This module is the door: each call is checked, made into a command, and given to the engine, which
 applies it in its turn.
@@ -15,7 +15,7 @@ from penstock.kernel import crons as kernel_crons
 from penstock.kernel import explain, read
 from penstock.kernel.kernel import Kernel
 from penstock.model import checks
-from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
+from penstock.model.errors import Deadline, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
 from penstock.model.job import (
     Codec,
@@ -49,25 +49,33 @@ from penstock.model.store import (
     Result,
     Store,
 )
-from penstock.stores.clock import Clock, SystemClock
+from penstock.stores.clock import Clock, ManualClock, SystemClock
 from penstock.stores.engine import Engine
 from penstock.stores.loading import bare, content, load_of
+from penstock.stores.payloads import Payloads, piece
 from penstock.stores.watching import Watcher
 
 TURN: Final = 1_000  # steps of time that one turn of the loop takes at most
 
 
 class EmbeddedStore(Store):
-    def __init__(
-        self,
+    def __init__(self, engine: Engine, scheme: str) -> None:
+        self.engine = engine
+        self._scheme = scheme
+
+    @classmethod
+    def in_memory(
+        cls,
         *,
         clock: Clock | None = None,
         caps: Caps = DEFAULT_CAPS,
         events: EventSink | None = None,
         seed: int | None = None,
-    ) -> None:
+    ) -> "EmbeddedStore":
         draw = int.from_bytes(os.urandom(8)) if seed is None else seed
-        self.engine = Engine(clock or SystemClock(), caps, events, draw)
+        time = clock or SystemClock()
+        paced = not isinstance(time, ManualClock)
+        return cls(Engine(time, Kernel(draw, caps), Payloads(), events, paced=paced), "memory")
 
     # -- producing -------------------------------------------------------------------------------
 
@@ -83,8 +91,7 @@ class EmbeddedStore(Store):
         durability: Durability | None = None,
     ) -> Pushed:
         checks.check_push(tenant, runs, producer, sequence, bulk, part, durability)
-        if durability is not None:
-            raise Invalid("a store in memory keeps nothing beyond its process", "durability")
+        level = self.engine.admit(durability)
         loads = [self._load(tenant, run) for run in runs]
         command = c.Push(tenant=tenant, loads=loads)
         if producer is not None:
@@ -93,7 +100,7 @@ class EmbeddedStore(Store):
             command.content = content(runs, bulk, part)
         if bulk is not None:
             command.bulk, command.part = bulk, part
-        return self.engine.apply_loads(command, loads)  # type: ignore[no-any-return]
+        return await self.engine.do_loads(command, loads, level)  # type: ignore[no-any-return]
 
     def _load(self, tenant: str, run: Run) -> c.Load:
         return load_of(run, *self.engine.payloads.add(f"{tenant}/{run.queue}", run.data))
@@ -104,7 +111,7 @@ class EmbeddedStore(Store):
         checks.check_tenant(tenant)
         checks.check_bulk(name, deadline_ms)
         bulk = os.urandom(16).hex() if name is None else name
-        return self.engine.apply(c.OpenBulk(tenant, bulk, deadline_ms))  # type: ignore[no-any-return]
+        return await self.engine.do(c.OpenBulk(tenant, bulk, deadline_ms))  # type: ignore[no-any-return]
 
     async def commit_bulk(
         self, tenant: str, bulk: str, parts: Sequence[str] | None = None
@@ -112,12 +119,12 @@ class EmbeddedStore(Store):
         checks.check_tenant(tenant)
         checks.check_name(bulk, "bulk")
         checks.check_parts(parts)
-        return self.engine.apply(c.CommitBulk(tenant, bulk, parts))  # type: ignore[no-any-return]
+        return await self.engine.do(c.CommitBulk(tenant, bulk, parts))  # type: ignore[no-any-return]
 
     async def abort_bulk(self, tenant: str, bulk: str) -> BulkInfo:
         checks.check_tenant(tenant)
         checks.check_name(bulk, "bulk")
-        return self.engine.apply(c.AbortBulk(tenant, bulk))  # type: ignore[no-any-return]
+        return await self.engine.do(c.AbortBulk(tenant, bulk))  # type: ignore[no-any-return]
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -150,7 +157,7 @@ class EmbeddedStore(Store):
         chosen = None if ids is None else checks.check_ids(ids)
         values = checks.check_results(results, codec)
         if not values:
-            return self.engine.apply(c.Ack(tenant, lease, chosen))  # type: ignore[no-any-return]
+            return await self.engine.do(c.Ack(tenant, lease, chosen))  # type: ignore[no-any-return]
         chunk, start = self.engine.payloads.add(f"{tenant}//results", b"".join(values.values()))
         places = {}
         at = start
@@ -158,7 +165,7 @@ class EmbeddedStore(Store):
             places[job_id] = (chunk, at, at + len(value))
             at += len(value)
         load = bare(chunk, start)
-        return self.engine.apply_loads(  # type: ignore[no-any-return]
+        return await self.engine.do_loads(  # type: ignore[no-any-return]
             c.Ack(tenant, lease, chosen, places, codec), [load]
         )
 
@@ -178,19 +185,19 @@ class EmbeddedStore(Store):
         error = checks.check_error(error)
         checks.check_fail(retry_in_ms, dead)
         command = c.Fail(tenant, lease, error, chosen, retry_in_ms, dead)
-        return self.engine.apply(command)  # type: ignore[no-any-return]
+        return await self.engine.do(command)  # type: ignore[no-any-return]
 
     async def release(self, tenant: str, lease: str, ids: Iterable[int] | None = None) -> Released:
         checks.check_tenant(tenant)
         checks.check_lease(lease)
         chosen = None if ids is None else checks.check_ids(ids)
-        return self.engine.apply(c.Release(tenant, lease, chosen))  # type: ignore[no-any-return]
+        return await self.engine.do(c.Release(tenant, lease, chosen))  # type: ignore[no-any-return]
 
     async def extend(self, tenant: str, lease: str, lease_ms: int | None = None) -> Extended:
         checks.check_tenant(tenant)
         checks.check_lease(lease)
         checks.check_lease_ms(lease_ms)
-        return self.engine.apply(c.Extend(tenant, lease, lease_ms))  # type: ignore[no-any-return]
+        return await self.engine.do(c.Extend(tenant, lease, lease_ms))  # type: ignore[no-any-return]
 
     async def report(
         self,
@@ -208,7 +215,7 @@ class EmbeddedStore(Store):
         checks.check_job_id(job_id)
         checks.check_report(progress, message, logs, partial)
         said = None if partial is None else partial.decode("utf-8", "backslashreplace")
-        self.engine.apply(
+        await self.engine.do(
             c.Report(
                 tenant=tenant,
                 lease=lease,
@@ -222,20 +229,28 @@ class EmbeddedStore(Store):
 
     # -- looking ---------------------------------------------------------------------------------
 
-    def _job(self, kernel: Kernel, place: tuple[Any, int]) -> Job:
-        seen = read.view(kernel, *place)
-        result = None if seen.result is None else self.engine.payloads.get(seen.result)
-        return Job(payload=self.engine.payloads.get(seen.payload), result=result, **seen.facts)
+    async def _jobs(self, views: Sequence[read.JobView]) -> list[Job]:
+        """What was seen, with its payloads and results."""
+        wanted = {view.payload[0] for view in views}
+        wanted.update(view.result[0] for view in views if view.result is not None)
+        chunks = await self.engine.fetch(list(wanted))
+        return [
+            Job(
+                payload=piece(chunks, view.payload),
+                result=None if view.result is None else piece(chunks, view.result),
+                **view.facts,
+            )
+            for view in views
+        ]
 
     async def get(self, tenant: str, ids: Sequence[int]) -> list[Job | None]:
         checks.check_tenant(tenant)
         wanted = checks.check_id_list(ids, empty_ok=True)
         kernel = self.engine.look()
-        jobs = {}
-        for job_id in wanted:
-            found = kernel.locate(tenant, job_id)
-            jobs[job_id] = None if found is None else self._job(kernel, found)
-        return [jobs[job_id] for job_id in ids]
+        places = [place for job_id in wanted if (place := kernel.locate(tenant, job_id))]
+        jobs = await self._jobs([read.view(kernel, *place) for place in places])
+        known = {job.id: job for job in jobs}
+        return [known.get(job_id) for job_id in ids]
 
     async def find(
         self,
@@ -253,7 +268,8 @@ class EmbeddedStore(Store):
         checks.check_find(state, task, tag, cursor, limit)
         kernel = self.engine.look()
         places, after = read.find(kernel, tenant, queue, state, task, tag, cursor, limit)
-        return Page(tuple(self._job(kernel, place) for place in places), after)
+        jobs = await self._jobs([read.view(kernel, *place) for place in places])
+        return Page(tuple(jobs), after)
 
     async def by_key(self, tenant: str, queue: str, key: str) -> int | None:
         checks.check_tenant(tenant)
@@ -275,7 +291,7 @@ class EmbeddedStore(Store):
             raise NotFound(f"job {job_id} is not known", "job_id")
         end = read.result_of(*found)
         if end is not None:
-            return self.engine.result(end)
+            return await self.engine.result(end)
         if not wait_ms:
             raise Deadline(f"job {job_id} has not ended", "wait_ms")
         return await self.engine.wait_for_end(job_id, wait_ms)
@@ -301,7 +317,7 @@ class EmbeddedStore(Store):
     async def cancel(self, tenant: str, ids: Iterable[int], *, discard: bool = False) -> Acked:
         checks.check_tenant(tenant)
         checks.check_bool(discard, "discard")
-        return self.engine.apply(c.Cancel(tenant, checks.check_ids(ids), discard))  # type: ignore[no-any-return]
+        return await self.engine.do(c.Cancel(tenant, checks.check_ids(ids), discard))  # type: ignore[no-any-return]
 
     async def edit(
         self,
@@ -321,12 +337,13 @@ class EmbeddedStore(Store):
             tenant=tenant, job_id=job_id, priority=priority, run_at=run_at, delay_ms=delay_ms
         )
         if payload is None:
-            self.engine.apply(command)
+            await self.engine.do(command)
             return
         found = self.engine.look().locate(tenant, job_id)
         if found is None:
             raise NotFound(f"job {job_id} is not known", "job_id")
         codec = codec or found[0].options_of(found[1]).codec
+        self.engine.admit(None)
         if codec == "json":  # the other two are opaque, as at a push
             check_json(payload)
         chunk, start = self.engine.payloads.add(f"{tenant}/{found[0].queue.name}", payload)
@@ -334,7 +351,7 @@ class EmbeddedStore(Store):
         command.digest = digest(codec, payload)
         command.codec = codec
         load = bare(chunk, start)
-        self.engine.apply_loads(command, [load])
+        await self.engine.do_loads(command, [load])
 
     async def redrive(
         self,
@@ -349,7 +366,7 @@ class EmbeddedStore(Store):
         checks.check_queue(queue)
         checks.check_redrive(limit, fingerprint)
         chosen = None if ids is None else checks.check_ids(ids)
-        return self.engine.apply(  # type: ignore[no-any-return]
+        return await self.engine.do(  # type: ignore[no-any-return]
             c.Redrive(tenant=tenant, queue=queue, ids=chosen, limit=limit, fingerprint=fingerprint)
         )
 
@@ -357,7 +374,7 @@ class EmbeddedStore(Store):
         checks.check_tenant(tenant)
         checks.check_queue(queue)
         chosen = None if ids is None else checks.check_ids(ids)
-        return self.engine.apply(c.PurgeDead(tenant, queue, chosen))  # type: ignore[no-any-return]
+        return await self.engine.do(c.PurgeDead(tenant, queue, chosen))  # type: ignore[no-any-return]
 
     # -- queues ----------------------------------------------------------------------------------
 
@@ -371,22 +388,22 @@ class EmbeddedStore(Store):
         checks.check_tenant(tenant)
         checks.check_queue(queue)
         checks.check_config(config)
-        self.engine.apply(c.Configure(tenant, queue, config))
+        await self.engine.do(c.Configure(tenant, queue, config))
 
     async def configure_tenant(self, tenant: str, bounds: Bounds) -> None:
         checks.check_tenant(tenant)
         checks.check_bounds(bounds)
-        self.engine.apply(c.ConfigureTenant(tenant, bounds))
+        await self.engine.do(c.ConfigureTenant(tenant, bounds))
 
     async def drain(self, tenant: str, queue: str) -> int:
         checks.check_tenant(tenant)
         checks.check_queue(queue)
-        return self.engine.apply(c.Drain(tenant, queue))  # type: ignore[no-any-return]
+        return await self.engine.do(c.Drain(tenant, queue))  # type: ignore[no-any-return]
 
     async def purge(self, tenant: str, queue: str) -> int:
         checks.check_tenant(tenant)
         checks.check_queue(queue)
-        return self.engine.apply(c.Purge(tenant, queue))  # type: ignore[no-any-return]
+        return await self.engine.do(c.Purge(tenant, queue))  # type: ignore[no-any-return]
 
     # -- schedules -------------------------------------------------------------------------------
 
@@ -405,6 +422,7 @@ class EmbeddedStore(Store):
             instants = instants[: max(spec.limit - used, 0)]
         load = None
         if instants:
+            self.engine.admit(None)
             keys = [instant_key(spec.name, marker, instant) for instant in instants]
             run = Run(
                 queue=spec.queue,
@@ -422,7 +440,7 @@ class EmbeddedStore(Store):
         command = c.PutCron(
             tenant=tenant, spec=spec, config_hash=marker, instants=instants, load=load
         )
-        return self.engine.apply_loads(command, [load] if load else [])  # type: ignore[no-any-return]
+        return await self.engine.do_loads(command, [load] if load else [])  # type: ignore[no-any-return]
 
     async def crons(self, tenant: str) -> list[CronInfo]:
         checks.check_tenant(tenant)
@@ -437,7 +455,7 @@ class EmbeddedStore(Store):
     async def drop_cron(self, tenant: str, name: str) -> bool:
         checks.check_tenant(tenant)
         checks.check_name(name, "name")
-        return self.engine.apply(c.DropCron(tenant, name))  # type: ignore[no-any-return]
+        return await self.engine.do(c.DropCron(tenant, name))  # type: ignore[no-any-return]
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -461,24 +479,24 @@ class EmbeddedStore(Store):
 
     async def health(self) -> Health:
         kernel = self.engine.look()
-        return Health(
-            ok=True,
-            store="memory",
-            durability="memory",
-            detail={
-                "queues": kernel.queue_count,
-                "leases": len(kernel.leases),
-                "waiting_claims": self.engine.waiting,
-                "chunks": len(self.engine.payloads),
-                "payload_bytes": self.engine.payloads.size,
-            },
-        )
+        keeper = self.engine.keeper
+        detail = {
+            "queues": kernel.queue_count,
+            "leases": len(kernel.leases),
+            "waiting_claims": self.engine.waiting,
+            "chunks": len(kernel.chunks),
+            "payload_bytes": self.engine.payloads.size,  # in memory
+        }
+        if keeper is not None:
+            detail |= keeper.health()
+        durability: Durability = "memory" if keeper is None else keeper.durability
+        return Health(ok=True, store=self._scheme, durability=durability, detail=detail)
 
     async def tick(self) -> None:
         await self.engine.tick()
 
     async def close(self) -> None:
-        self.engine.close()
+        await self.engine.close()
 
     @property
     def kernel(self) -> Kernel:

@@ -4,11 +4,14 @@ One event loop owns it; commands are applied in the order of the calls, there ar
 is one command and everything that follows from it: results for those who await them, events for
 those who watch, jobs for those who wait, bytes let go. The engine also lets time pass when nobody
 calls. What callers say is checked before it gets here.
+
+With a keeper, every turn goes into its journal, and whatever leaves the engine leaves it when what
+it rests on is safe. Without one (`memory://`) nothing waits.
 """
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from penstock.kernel import commands as c
@@ -19,37 +22,52 @@ from penstock.kernel.leases import LeaseRecord
 from penstock.kernel.queue import Queue
 from penstock.kernel.timers import FOREVER
 from penstock.model.errors import (
+    Conflict,
     Deadline,
+    Invalid,
     NotFound,
     Overloaded,
     PenstockError,
     Unavailable,
 )
-from penstock.model.event import EventSink
-from penstock.model.job import ClaimedRun, Lease
-from penstock.model.policy import Caps
-from penstock.model.store import Result
-from penstock.stores.clock import Clock, ManualClock
-from penstock.stores.payloads import Payloads
+from penstock.model.event import Event, EventSink
+from penstock.model.job import Lease
+from penstock.model.store import Durability, Result
+from penstock.stores.clock import Clock
+from penstock.stores.granting import Grant, chunks_of, grant_of, lease_of
+from penstock.stores.journal.base import Journal, JournalError
+from penstock.stores.keeper import LEVELS, WRITTEN, Keeper
+from penstock.stores.payloads import Chunks, Payloads, piece
 from penstock.stores.waiting import Awaited, Line, Waiter
 from penstock.stores.watching import Watcher
 
 TURN: Final = 1_000  # steps of time that one turn of the loop takes at most
 NAP_MS: Final = 500  # we look at the clocks at least this often: the wall clock may jump
+WINDOW: Final = 4  # payload chunks read ahead of the claims
 
 
 class Engine:
-    def __init__(self, clock: Clock, caps: Caps, sink: EventSink | None, seed: int) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        kernel: Kernel,
+        payloads: Payloads,
+        sink: EventSink | None,
+        *,
+        paced: bool,
+    ) -> None:
         self.clock = clock
-        self.kernel = Kernel(seed, caps)
-        self.payloads = Payloads()
+        self.kernel = kernel
+        self.payloads = payloads
+        self.keeper: Keeper | None = None
+        self.read_only: Journal | None = None  # where what we look at came from
         self._sink = sink
         self._watchers: dict[Watcher, None] = {}
         self._line = Line()
         self._awaited = Awaited()
         self._serial = 0
-        self._closed = False
-        self._paced = not isinstance(clock, ManualClock)
+        self._ended: str | None = None  # why nothing is done any more
+        self._paced = paced
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._armed_wall = self._armed_elapsed = FOREVER if self._paced else -1
@@ -57,15 +75,75 @@ class Engine:
 
     # -- turns -----------------------------------------------------------------------------------
 
-    def apply(self, command: c.Command) -> Any:
-        if self._closed:
-            raise Unavailable("the store is closed")
-        clock = self.clock
-        self.kernel.position += 1
+    def admit(self, durability: Durability | None) -> int | None:
+        """Before jobs come in: how safe they must become. Raises if there is no room for them."""
+        if self.keeper is None:
+            if durability is not None:
+                raise Invalid("a store in memory keeps nothing beyond its process", "durability")
+            return None
+        if durability == "memory":
+            raise Invalid("this store keeps at least what the system does: os", "durability")
+        self.keeper.admit()
+        return None if durability is None else LEVELS[durability]
+
+    def apply(self, command: c.Command, level: int | None = None) -> Any:
+        """Carry out a command; what it leads to is not safe yet."""
+        if self._ended is not None:
+            raise Unavailable(self._ended)
+        if self.read_only is not None and not isinstance(command, c.Tick):
+            raise Conflict("this store is open for reading only", "url")
         try:
-            return self.kernel.apply(command, clock.now_ms(), clock.elapsed_ms())
+            return self._step(command, level)
         finally:
             self._follow_up()
+
+    async def do(self, command: c.Command, level: int | None = None) -> Any:
+        """Carry out a command, and answer when that is safe."""
+        keeper = self.keeper
+        if keeper is None:
+            return self.apply(command)
+        if level is None:
+            level = keeper.level
+        try:
+            return self.apply(command, level)
+        finally:
+            # A refusal, too, may rest on what is not safe yet.
+            await keeper.safe(level)
+
+    def _step(self, command: c.Command, level: int | None = None) -> Any:
+        kernel, clock, keeper = self.kernel, self.clock, self.keeper
+        kernel.position += 1
+        now, elapsed = clock.now_ms(), clock.elapsed_ms()
+        if keeper is None:
+            return kernel.apply(command, now, elapsed)
+        due = kernel.is_due(now, elapsed)
+        try:
+            outcome = kernel.apply(command, now, elapsed)
+        except PenstockError:
+            self._note_time(keeper, now, elapsed, due)
+            raise
+        except BaseException as error:
+            # Half a command has no place in a log, and what follows would rest on it.
+            keeper.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            raise
+        if (outcome is None and isinstance(command, c.Claim)) or (
+            not due and isinstance(command, c.Tick)
+        ):
+            self._note_time(keeper, now, elapsed, due)
+        else:
+            keeper.note(now, elapsed, command, outcome, level or self._least(keeper))
+        return outcome
+
+    def _note_time(self, keeper: Keeper, now: int, elapsed: int, due: bool) -> None:
+        """The command changed nothing; the passing of time before it may have."""
+        if due:
+            keeper.note(now, elapsed, c.Tick(FOREVER), True, self._least(keeper))
+        else:
+            self.kernel.position -= 1
+
+    def _least(self, keeper: Keeper) -> int:
+        """How safe a turn must become for which nobody waits."""
+        return keeper.level if self.kernel.ends or self.kernel.events else WRITTEN
 
     def _follow_up(self) -> None:
         kernel = self.kernel
@@ -86,8 +164,8 @@ class Engine:
 
     def look(self) -> Kernel:
         """The kernel, brought to the present, for reading."""
-        if self._closed:
-            raise Unavailable("the store is closed")
+        if self._ended is not None:
+            raise Unavailable(self._ended)
         now, elapsed = self.clock.now_ms(), self.clock.elapsed_ms()
         kernel = self.kernel
         while kernel.is_due(now, elapsed):
@@ -97,19 +175,35 @@ class Engine:
         kernel.elapsed = max(kernel.elapsed, elapsed)
         return kernel
 
-    def apply_loads(self, command: c.Command, loads: Sequence[c.Load]) -> Any:
-        """Apply a command whose payloads have been put down; take back those it did not want."""
+    async def do_loads(
+        self, command: c.Command, loads: Sequence[c.Load], level: int | None = None
+    ) -> Any:
+        """The same for a command whose payloads have been put down; unwanted ones are taken back."""
+        keeper = self.keeper
+        if level is None and keeper is not None:
+            level = keeper.level
         try:
-            outcome = self.apply(command)
+            outcome = self.apply(command, level)
         except PenstockError:
             for load in reversed(loads):
                 needed = load.chunk in self.kernel.chunks
                 self.payloads.take_back(load.chunk, load.start, needed)
+            if keeper is not None:
+                await keeper.safe(keeper.level)
             raise
         for load in loads:
             if load.chunk not in self.kernel.chunks:
                 self.payloads.drop(load.chunk)
+        if keeper is not None:
+            assert level is not None
+            await keeper.safe(level)
         return outcome
+
+    def _when_safe(self, call: Callable[[], None]) -> None:
+        if self.keeper is None:
+            call()
+        else:
+            self.keeper.after(call)
 
     # -- claims in line ----------------------------------------------------------------------------
 
@@ -126,47 +220,55 @@ class Engine:
             # What can be had now goes to those who waited for it.
             self.look()
             self._serve_metered()
-        record = self.apply(c.Claim(tenant, queues, n, os.urandom(16).hex(), lease_ms, worker))
+        command = c.Claim(tenant, queues, n, os.urandom(16).hex(), lease_ms, worker)
+        record = self.apply(command)
         if record is not None:
-            return self._lease(record)
+            return await self._deliver(self._grant(record))
         if not wait_ms:
             return None
         if len(self._line) >= self.kernel.caps.waiters:
             raise Overloaded(f"{self.kernel.caps.waiters} claims are waiting", "wait_ms")
         return await self._wait_in_line(tenant, queues, n, lease_ms, worker, wait_ms)
 
-    def _lease(self, record: LeaseRecord) -> Lease:
-        kernel = self.kernel
-        runs = []
-        for held in record.runs:
-            cut = read.cut(held)
-            if cut.stretch is not None:
-                data: bytes = self.payloads.get(cut.stretch)
-                ends = cut.ends
-            else:
-                assert cut.places is not None
-                pieces = [self.payloads.get(place) for place in cut.places]
-                data = b"".join(pieces)
-                ends, total = [], 0
-                for piece in pieces:
-                    total += len(piece)
-                    ends.append(total)
-            runs.append(
-                ClaimedRun(
-                    ids=cut.ids,
-                    data=data,
-                    ends=ends,
-                    options=cut.options,
-                    option_of=cut.option_of,
-                    created_at=cut.created_at,
-                    run_at=cut.run_at,
-                    individual=cut.individual,
-                )
-            )
-        expires_at = kernel.now + record.expires - kernel.elapsed
-        return Lease(
-            token=record.token, queue=record.queue.name, expires_at=expires_at, runs=tuple(runs)
-        )
+    def _grant(self, record: LeaseRecord) -> Grant:
+        """What a claim was given, as it is now; the bytes may come later."""
+        grant = grant_of(self.kernel, record)
+        keeper = self.keeper
+        if keeper is None:
+            return grant
+        grant.position = keeper.last
+        grant.rests_on = keeper.rest_of(record)
+        chunks = chunks_of(grant)
+        grant.chunks = self.payloads.at_hand(chunks)
+        if grant.chunks is None:
+            self.payloads.hold(chunks)
+        self.payloads.ahead(read.chunks_behind(record.runs[-1], WINDOW))
+        return grant
+
+    async def _deliver(self, grant: Grant) -> Lease:
+        """The lease, when what it rests on is safe and its payloads are here."""
+        keeper = self.keeper
+        if keeper is None:
+            return lease_of(grant, self.payloads.everything)
+        wanted = chunks_of(grant) if grant.chunks is None else []
+        try:
+            await keeper.safe(grant.rests_on[1], grant.rests_on[0])
+            await keeper.safe(WRITTEN, grant.position)
+            chunks = grant.chunks
+            return lease_of(grant, await self.payloads.fetch(wanted) if chunks is None else chunks)
+        except asyncio.CancelledError:
+            self._give_back(grant)
+            raise
+        except (JournalError, KeyError) as error:
+            self._give_back(grant)
+            raise Unavailable(f"a payload cannot be read: {error}") from error
+        finally:
+            self.payloads.release(wanted)
+
+    def _give_back(self, grant: Grant) -> None:
+        """Whoever was to have these jobs is gone."""
+        if self._ended is None:
+            self.apply(c.Release(grant.tenant, grant.token))
 
     async def _wait_in_line(
         self,
@@ -177,7 +279,7 @@ class Engine:
         worker: str,
         wait_ms: int,
     ) -> Lease | None:
-        future: asyncio.Future[Lease | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Grant | None] = asyncio.get_running_loop().create_future()
         self._serial += 1
         deadline = self.clock.elapsed_ms() + wait_ms
         waiter = Waiter(tenant, queues, n, lease_ms, worker, deadline, future, self._serial)
@@ -186,15 +288,18 @@ class Engine:
             self._watch_queue(tenant, name, True)
         self._arm(self._until_token(tenant, queues, wait_ms))
         try:
-            return await future
+            grant = await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and not self._closed:
-                lease = future.result()
-                if lease is not None:  # handed over to somebody who is gone
-                    self.apply(c.Release(tenant, lease.token))
+            if future.done() and not future.cancelled() and future.exception() is None:
+                grant = future.result()
+                if grant is not None:  # handed over to somebody who is gone
+                    if grant.chunks is None:
+                        self.payloads.release(chunks_of(grant))
+                    self._give_back(grant)
             raise
         finally:
             self._leave(waiter)
+        return None if grant is None else await self._deliver(grant)
 
     def _until_token(self, tenant: str, queues: tuple[str, ...], wait_ms: int) -> int:
         """How long a waiting claim may have to wait at most for a rate limit to let it go on."""
@@ -239,13 +344,12 @@ class Engine:
                     waiter.lease_ms,
                     waiter.worker,
                 )
-                kernel.position += 1
-                record = kernel.apply(command, self.clock.now_ms(), self.clock.elapsed_ms())
+                record = self._step(command)
                 if record is None:
                     self._arm(self._until_token(waiter.tenant, waiter.queues, NAP_MS))
                     break
                 self._leave(waiter)
-                waiter.future.set_result(self._lease(record))
+                waiter.future.set_result(self._grant(record))
 
     # -- ends awaited ------------------------------------------------------------------------------
 
@@ -269,21 +373,40 @@ class Engine:
         ends = self.kernel.ends
         for job_id, end in ends.items():
             self.kernel.awaited.pop(job_id, None)
-            if end is None:
-                self._awaited.fail(job_id, NotFound(f"job {job_id} was purged", "job_id"))
-            else:
-                self._awaited.wake(job_id, self.result(end))
+            self._when_safe(self._wake(job_id, end))
         ends.clear()
 
-    def result(self, end: read.End) -> Result:
-        value = None if end.result is None else self.payloads.get(end.result)
-        return Result(
-            state=end.state,
-            value=value,
-            codec=end.codec,
-            error=end.error,
-            dead_reason=end.dead_reason,
-        )
+    def _wake(self, job_id: int, end: read.End | None) -> Callable[[], None]:
+        if end is None:
+            gone = NotFound(f"job {job_id} was purged", "job_id")
+            return lambda: self._awaited.fail(job_id, gone)
+        value = None
+        if end.result is not None:
+            # It came with the command that ended the job, so it is at hand.
+            chunks = self.payloads.at_hand([end.result[0]])
+            assert chunks is not None
+            value = piece(chunks, end.result)
+        result = _result(end, value)
+        return lambda: self._awaited.wake(job_id, result)
+
+    async def result(self, end: read.End) -> Result:
+        """How a job ended, once that is safe."""
+        value = None
+        if end.result is not None:
+            value = piece(await self.fetch([end.result[0]]), end.result)
+        if self.keeper is not None:
+            await self.keeper.safe(self.keeper.level)
+        return _result(end, value)
+
+    async def fetch(self, chunks: Sequence[int]) -> Chunks:
+        """The bytes of these chunks, from wherever they are."""
+        found = self.payloads.at_hand(chunks)
+        if found is not None:
+            return found
+        try:
+            return await self.payloads.fetch(chunks)
+        except (JournalError, KeyError) as error:
+            raise Unavailable(f"a payload cannot be read: {error}") from error
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -299,11 +422,15 @@ class Engine:
         events = self.kernel.events
         if not events:
             return
+        told = list(events)
+        events.clear()
+        self._when_safe(lambda: self._tell(told))
+
+    def _tell(self, events: list[Event]) -> None:
         if self._sink is not None:
-            self._sink.write(list(events))
+            self._sink.write(events)
         for watcher in list(self._watchers):
             watcher.offer(events)
-        events.clear()
 
     def watch(self, watcher: Watcher) -> None:
         if len(self._watchers) >= self.kernel.caps.subscribers:
@@ -370,7 +497,7 @@ class Engine:
 
     def _on_time(self) -> None:
         self._timer = None
-        if self._closed:
+        if self._ended is not None:
             return
         if self.kernel.is_due(self.clock.now_ms(), self.clock.elapsed_ms()):
             self.apply(c.Tick(TURN))
@@ -382,13 +509,23 @@ class Engine:
 
     # -- life --------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        if self._closed:
+    async def close(self) -> None:
+        if self._ended is None:
+            self.end("the store is closed")
+            if self.keeper is not None:
+                await self.keeper.close()
+            elif self.read_only is not None:
+                self.payloads.close()
+                self.read_only.close()
+
+    def end(self, why: str) -> None:
+        """Nothing is done any more; everybody who waits is told."""
+        if self._ended is not None:
             return
-        self._closed = True
+        self._ended = why
         if self._timer is not None:
             self._timer.cancel()
-        gone = Unavailable("the store is closed")
+        gone = Unavailable(why)
         for waiter in self._line:
             if not waiter.future.done():
                 waiter.future.set_exception(gone)
@@ -410,3 +547,13 @@ class Engine:
             for name in waiter.queues:
                 self._watch_queue(waiter.tenant, name, True)
         self._listen()
+
+
+def _result(end: read.End, value: bytes | None) -> Result:
+    return Result(
+        state=end.state,
+        value=value,
+        codec=end.codec,
+        error=end.error,
+        dead_reason=end.dead_reason,
+    )

@@ -1,5 +1,6 @@
 """From what a producer says to what the kernel is told: runs become loads."""
 
+from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -19,7 +20,7 @@ def load_of(run: Run, chunk: int, start: int) -> Load:
         queue=run.queue,
         chunk=chunk,
         start=start,
-        ends=run.ends,
+        ends=run.ends if isinstance(run.ends, array) else array("I", run.ends),
         options=run.options,
         option_of=option_of,
         delay_ms=run.delay_ms,
@@ -35,7 +36,7 @@ def load_of(run: Run, chunk: int, start: int) -> Load:
 
 def bare(chunk: int, start: int) -> Load:
     """Bytes that are no run of jobs: results, an edited payload."""
-    return Load(queue="", chunk=chunk, start=start, ends=(), options=())
+    return Load(queue="", chunk=chunk, start=start, ends=array("I"), options=())
 
 
 def _keys(run: Run) -> tuple[list[tuple[KeyClaim, ...]], bytes]:

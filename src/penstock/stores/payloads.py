@@ -1,9 +1,11 @@
 """Payload bytes in packed chunks. The kernel holds places (chunk, begin, end); the bytes are here.
 
-Small pushes share a chunk per queue that is sealed when full; a large push is a chunk by itself.
-A chunk goes when the kernel says that nothing in it is needed any more.
+Small pushes share a chunk that is sealed when full; a large push is a chunk by itself. A chunk goes
+when the kernel says that nothing in it is needed any more. Here everything stays in memory;
+`stored_payloads.py` is for stores with a disk.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.kernel.blocks import Place
@@ -11,13 +13,15 @@ from penstock.kernel.blocks import Place
 SHARED: Final = 64 * 1024  # a shared chunk is sealed at this size
 SMALL: Final = 8 * 1024  # pushes up to this size share
 
+Chunks = Mapping[int, bytes | bytearray]
+
 
 class Payloads:
-    def __init__(self) -> None:
+    def __init__(self, first: int = 1) -> None:
         self._chunks: dict[int, bytes | bytearray] = {}
         self._open: dict[str, int] = {}  # sharer → its growing chunk
         self._sharers: dict[int, str] = {}
-        self._next = 1
+        self._next = first
 
     def add(self, sharer: str, data: bytes) -> tuple[int, int]:
         """Keep the bytes; answers the chunk and where in it they begin."""
@@ -52,9 +56,27 @@ class Payloads:
         if not needed:
             self.drop(chunk)
 
-    def get(self, place: Place) -> bytes:
-        chunk, begin, end = place
-        return bytes(self._chunks[chunk][begin:end])
+    @property
+    def everything(self) -> Chunks:
+        """Every chunk that is in memory."""
+        return self._chunks
+
+    def at_hand(self, chunks: Iterable[int]) -> Chunks | None:
+        """The bytes of these chunks, if nobody has to wait for them."""
+        return self._chunks
+
+    def hold(self, chunks: Iterable[int]) -> None:
+        """These stay until they are released, whoever drops them."""
+
+    def release(self, chunks: Iterable[int]) -> None:
+        """The other end of `hold`."""
+
+    async def fetch(self, chunks: Iterable[int]) -> Chunks:
+        """The bytes of these chunks."""
+        return self._chunks
+
+    def ahead(self, chunks: Iterable[int]) -> None:
+        """These are about to be wanted."""
 
     def drop(self, chunk: int) -> None:
         self._chunks.pop(chunk, None)
@@ -62,9 +84,18 @@ class Payloads:
         if sharer is not None and self._open.get(sharer) == chunk:
             del self._open[sharer]
 
+    def close(self) -> None:
+        """Nobody reads any more."""
+
     def __len__(self) -> int:
         return len(self._chunks)
 
     @property
     def size(self) -> int:
+        """Bytes in memory."""
         return sum(map(len, self._chunks.values()))
+
+
+def piece(chunks: Chunks, place: Place) -> bytes:
+    chunk, begin, end = place
+    return bytes(chunks[chunk][begin:end])

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from penstock.model.job import Lease
-
 Spot = tuple[str, str]  # tenant, queue
 
 FAR: Final = 1 << 62  # later than any deadline
@@ -29,7 +27,7 @@ class Waiter:
         lease_ms: int | None,
         worker: str,
         deadline: int,
-        future: "asyncio.Future[Lease | None]",
+        future: "asyncio.Future[Any]",
         serial: int,
     ) -> None:
         self.tenant = tenant
@@ -38,7 +36,7 @@ class Waiter:
         self.lease_ms = lease_ms
         self.worker = worker
         self.deadline = deadline  # elapsed
-        self.future = future
+        self.future = future  # of what it is given, or None
         self.serial = serial
 
 

@@ -1,0 +1,166 @@
+"""Opening an embedded store that keeps what it is told: ownership, recovery, and going on."""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.kernel import commands as c
+from penstock.kernel.codes import STATES
+from penstock.kernel.kernel import VERSION
+from penstock.model.errors import Invalid, NotFound, Unavailable
+from penstock.model.event import EventSink
+from penstock.model.policy import Caps
+from penstock.model.store import Durability
+from penstock.stores.clock import Clock, ManualClock, SteadyClock
+from penstock.stores.engine import Engine
+from penstock.stores.journal import frames
+from penstock.stores.journal.base import Journal, JournalError
+from penstock.stores.journal.checkpointer import LOG_BYTES, RECORDS
+from penstock.stores.journal.ownership import Ownership
+from penstock.stores.journal.recovery import Recovered, recover
+from penstock.stores.journal.space import RESERVE, Ballast, is_networked
+from penstock.stores.keeper import Keeper
+from penstock.stores.stored_payloads import CACHE_BYTES, StoredPayloads
+
+log: Final = logging.getLogger("penstock.store")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the url of a durable store may say behind its `?`."""
+
+    durability: Durability = "fsync"
+    mode: str = "rw"  # ro: look at it, change nothing, whoever owns it
+    commit_interval_ms: int = 0  # wait this long for company before a commit
+    commit_max: int = 8 << 20  # bytes that go without waiting
+    cache_bytes: int = CACHE_BYTES  # payloads kept in memory beside the disk's
+    reserve_bytes: int = RESERVE  # free space below which no jobs are taken in
+    checkpoint_bytes: int = LOG_BYTES  # of log before the next checkpoint
+    checkpoint_records: int = RECORDS
+
+
+async def open_durable(
+    journal: Journal,
+    path: Path,
+    settings: Settings,
+    *,
+    clock: Clock,
+    caps: Caps,
+    events: EventSink | None,
+    seed: int | None,
+) -> Engine:
+    """The engine of the store at that path, recovered and ready; its journal is not open yet."""
+    if settings.durability == "memory":
+        raise Invalid("a store on a disk keeps at least what the system does: os", "durability")
+    if settings.mode not in ("rw", "ro"):
+        raise Invalid("mode is rw or ro", "mode")
+    draw = int.from_bytes(os.urandom(8)) if seed is None else seed
+    if settings.mode == "ro":
+        return await _open_read_only(journal, path, clock, caps, draw)
+    if is_networked(path.parent):
+        raise Invalid(
+            f"{path} lies on a network file system, which keeps no locks; use a local disk", "url"
+        )
+    ownership = Ownership(path)
+    ownership.take()
+    try:
+        recovered = await asyncio.to_thread(_recover, journal, path, draw, caps, False)
+        return _go_on(journal, path, settings, recovered, clock, caps, events, ownership)
+    except BaseException:
+        journal.close()
+        ownership.leave()
+        raise
+
+
+def _recover(journal: Journal, path: Path, seed: int, caps: Caps, read_only: bool) -> Recovered:
+    if read_only and not path.exists():
+        raise NotFound(f"there is no store at {path}", "url")
+    try:
+        facts = journal.open(read_only=read_only)
+        found = recover(journal, facts, seed, caps, read_only=read_only)
+        if not read_only:
+            journal.forget_after(found.checkpoint.number)
+    except JournalError as error:
+        raise Unavailable(f"the store cannot be opened: {error}") from error
+    return found
+
+
+def _go_on(
+    journal: Journal,
+    path: Path,
+    settings: Settings,
+    found: Recovered,
+    clock: Clock,
+    caps: Caps,
+    events: EventSink | None,
+    ownership: Ownership,
+) -> Engine:
+    kernel = found.kernel
+    steady = SteadyClock(clock, kernel.elapsed, found.boot, found.offset)
+    payloads = StoredPayloads(journal.chunk, found.next_chunk, settings.cache_bytes)
+    for chunk in found.orphans:
+        payloads.drop(chunk)
+    engine = Engine(steady, kernel, payloads, events, paced=not isinstance(clock, ManualClock))
+    ballast = Ballast(path.with_name(path.name + ".ballast"), settings.reserve_bytes)
+    ballast.fill()
+    keeper = Keeper(
+        journal,
+        found,
+        payloads,
+        ballast,
+        settings.durability,
+        lambda error: engine.end(f"the store has ended: {error}"),
+    )
+    keeper.checkpointer.every_bytes = settings.checkpoint_bytes
+    keeper.checkpointer.every_records = settings.checkpoint_records
+    keeper.interval_s = settings.commit_interval_ms / 1000
+    keeper.commit_max = settings.commit_max
+    keeper.on_close = ownership.leave
+    keeper.recovered = found
+    engine.keeper = keeper
+    facts = {"closed": False, "boot": steady.boot, "offset": steady.offset}
+    if found.new:
+        facts |= {
+            "format": frames.FORMAT,
+            "kernel": VERSION,
+            "seed": kernel.seed,
+            "caps": msgspec.to_builtins(caps),
+            "store": os.urandom(16).hex(),
+        }
+    keeper.put(**facts)
+    engine.apply(c.Resume(caps, None if found.clean else found.reserved))
+    _report(path, found)
+    return engine
+
+
+def _report(path: Path, found: Recovered) -> None:
+    if found.new:
+        return
+    states: dict[str, int] = {}
+    for tenant in found.kernel.tenants.values():
+        for queue in tenant.queues.values():
+            for code, state in STATES.items():
+                states[state] = states.get(state, 0) + queue.counts[code]
+    log.info(
+        "%s: %s; %d crons; %d records replayed in %.2f s%s",
+        path,
+        ", ".join(f"{n} {state}" for state, n in sorted(states.items()) if n) or "no jobs",
+        len(found.kernel.crons),
+        found.replayed,
+        found.seconds,
+        "" if found.clean else "; it had not been closed",
+    )
+
+
+async def _open_read_only(
+    journal: Journal, path: Path, clock: Clock, caps: Caps, seed: int
+) -> Engine:
+    found = await asyncio.to_thread(_recover, journal, path, seed, caps, True)
+    steady = SteadyClock(clock, found.kernel.elapsed, found.boot, found.offset)
+    payloads = StoredPayloads(journal.chunk, found.next_chunk)
+    engine = Engine(steady, found.kernel, payloads, None, paced=False)
+    engine.read_only = journal
+    return engine

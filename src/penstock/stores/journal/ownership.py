@@ -1,0 +1,37 @@
+"""Who owns a path: one process, named in a lock file beside it.
+
+The lock is the operating system's (flock) and goes with the process, however it ends; the file
+only tells people whose it is.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from penstock.model.errors import Unavailable
+
+
+class Ownership:
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        self._handle: int | None = None
+
+    def take(self) -> None:
+        """Own the path, or say who does."""
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(handle)
+            raise Unavailable(
+                f"{self._path.with_suffix('')} is owned by process {owner}", "url"
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, b"%d\n" % os.getpid(), 0)
+        self._handle = handle
+
+    def leave(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None

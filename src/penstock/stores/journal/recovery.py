@@ -1,0 +1,198 @@
+"""Opening: the kernel as it was, from the last checkpoint and the log behind it.
+
+Every record is applied by the same kernel and its decision compared with the one in the log. The
+first difference, and anything that is whole but not what was written, refuses to open and names
+the record. Only a log that simply ends early is cut at its last whole record, and says so.
+"""
+
+import logging
+import time
+from typing import Any, Final
+
+import msgspec
+
+from penstock.kernel.kernel import VERSION, Kernel
+from penstock.model.errors import Invalid, PenstockError
+from penstock.model.policy import Caps
+from penstock.stores.journal import frames
+from penstock.stores.journal.base import Batch, Group, Journal, JournalError
+
+log: Final = logging.getLogger("penstock.store")
+
+
+class CheckpointFact(msgspec.Struct):
+    """The last finished checkpoint, as the journal's facts tell it."""
+
+    number: int = 0
+    position: int = 0
+    counts: dict[str, int] = {}
+    caps: Caps | None = None
+    chunk_floor: int = 0  # no chunk below it was needed any more
+
+
+class Recovered(msgspec.Struct, kw_only=True):
+    kernel: Kernel
+    checkpoint: CheckpointFact
+    new: bool = False  # there was nothing
+    clean: bool = True  # it had been closed
+    replayed: int = 0
+    log_bytes: int = 0
+    cut: int = 0  # bytes of a torn record at the end
+    seconds: float = 0.0
+    reserved: int = 0
+    orphans: list[int] = []  # chunks that nobody needs
+    next_chunk: int = 1
+    boot: str = ""
+    offset: int = 0  # of the elapsed clock to the machine's
+
+
+def recover(
+    journal: Journal, facts: dict[str, Any], seed: int, caps: Caps, *, read_only: bool = False
+) -> Recovered:
+    began = time.perf_counter()
+    if not facts:
+        return Recovered(kernel=Kernel(seed, caps), checkpoint=CheckpointFact(), new=True)
+    _check_versions(facts)
+    checkpoint = msgspec.convert(facts.get("checkpoint", {}), CheckpointFact)
+    made_with = checkpoint.caps or msgspec.convert(facts["caps"], Caps)
+    kernel = _restore(journal, checkpoint, facts["seed"], made_with)
+    found = Recovered(
+        kernel=kernel,
+        checkpoint=checkpoint,
+        clean=facts.get("closed", False),
+        reserved=facts.get("reserved", 0),
+        boot=facts.get("boot", ""),
+        offset=facts.get("offset", 0),
+    )
+    torn = _replay(journal, found)
+    if torn is not None:
+        _cut(journal, found, torn, read_only)
+    head = facts.get("head", checkpoint.position)
+    if kernel.position < head and not found.cut:
+        raise JournalError(
+            f"records {kernel.position + 1} to {head} of the log are missing: it is damaged"
+        )
+    _check_chunks(journal, found)
+    kernel.freed.clear()
+    found.seconds = time.perf_counter() - began
+    return found
+
+
+def _check_versions(facts: dict[str, Any]) -> None:
+    if facts["format"] != frames.FORMAT:
+        raise JournalError(
+            f"the store is of format {facts['format']}; this release reads {frames.FORMAT}"
+        )
+    if facts["kernel"] != VERSION:
+        raise JournalError(
+            f"the log was written by kernel version {facts['kernel']}; this release has {VERSION}."
+            " Close the store with the release that wrote it, then open it with this one"
+        )
+
+
+def _restore(journal: Journal, checkpoint: CheckpointFact, seed: int, caps: Caps) -> Kernel:
+    if not checkpoint.number:
+        return Kernel(seed, caps)
+    counts: dict[str, int] = {}
+    blobs = []
+    for row in journal.rows(checkpoint.number):
+        if row.data is not None:
+            counts[row.kind] = counts.get(row.kind, 0) + 1
+            blobs.append(row.data)
+    for kind, n in checkpoint.counts.items():
+        if counts.get(kind, 0) != n:
+            raise JournalError(
+                f"checkpoint {checkpoint.number} has {n} {kind}, of which"
+                f" {counts.get(kind, 0)} are there: it is damaged"
+            )
+    try:
+        kernel = Kernel.decode(blobs, caps, clean=True)
+    except (Invalid, msgspec.MsgspecError) as error:
+        raise JournalError(f"checkpoint {checkpoint.number} cannot be read: {error}") from error
+    if kernel.position != checkpoint.position:
+        raise JournalError(
+            f"checkpoint {checkpoint.number} is of position {kernel.position},"
+            f" not {checkpoint.position}: it is damaged"
+        )
+    return kernel
+
+
+def _replay(journal: Journal, found: Recovered) -> Group | None:
+    """Answers the last group if it ends early."""
+    kernel = found.kernel
+    torn: Group | None = None
+    for group in journal.groups(kernel.position):
+        if torn is not None:
+            raise JournalError(
+                f"the group of records {torn.first} to {torn.last} ends early and is not the last:"
+                " the log is damaged"
+            )
+        found.log_bytes += len(group.data)
+        last = group.first - 1
+        try:
+            for record in frames.decode(group.data):
+                if record.position != last + 1:
+                    raise frames.Corrupt(f"position {record.position} follows {last}")
+                last = record.position
+                if last > kernel.position:
+                    _apply(kernel, record)
+                    found.replayed += 1
+        except frames.Corrupt as error:
+            raise JournalError(f"the log is damaged: {error}") from None
+        if last < group.last:
+            torn = group
+    return torn
+
+
+def _apply(kernel: Kernel, record: frames.Record) -> None:
+    if record.position != kernel.position + 1:
+        raise frames.Corrupt(f"position {record.position} follows {kernel.position}")
+    kernel.position = record.position
+    name = type(record.command).__name__
+    try:
+        outcome = kernel.apply(record.command, record.now, record.elapsed)
+    except PenstockError as error:
+        raise JournalError(
+            f"the {name} of position {record.position} was carried out when it was written,"
+            f" and is refused at the replay: {error}"
+        ) from error
+    decided = frames.decision(outcome)
+    if decided != record.decision:
+        raise JournalError(
+            f"the {name} of position {record.position} decided"
+            f" {msgspec.msgpack.decode(record.decision)!r} when it was written,"
+            f" and {msgspec.msgpack.decode(decided)!r} at the replay"
+        )
+
+
+def _cut(journal: Journal, found: Recovered, torn: Group, read_only: bool) -> None:
+    """The log ends within a record: what is whole stays."""
+    whole = torn.data[: frames.whole_length(torn.data)]
+    found.cut = len(torn.data) - len(whole) or 1
+    log.warning(
+        "the log ends within a record: cut after position %d of %d (%d bytes)",
+        found.kernel.position,
+        torn.last,
+        found.cut,
+    )
+    if read_only:
+        return
+    journal.write(
+        Batch(
+            group=Group(torn.first, found.kernel.position, whole),
+            facts={"head": found.kernel.position},
+            sync=True,
+        )
+    )
+
+
+def _check_chunks(journal: Journal, found: Recovered) -> None:
+    missing = dict(found.kernel.chunks)
+    highest = max(missing, default=0)
+    for chunk in journal.chunk_ids(found.checkpoint.chunk_floor):
+        highest = max(highest, chunk)
+        if missing.pop(chunk, None) is None:
+            found.orphans.append(chunk)
+    if missing:
+        raise JournalError(f"payload chunk {min(missing)} is missing (of {len(missing)})")
+    found.next_chunk = highest + 1

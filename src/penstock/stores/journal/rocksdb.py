@@ -1,0 +1,225 @@
+"""The journal in a RocksDB directory.
+
+One column family each for the log, the payload chunks, every kind of checkpoint row, and the facts;
+keys are big-endian, so that they sort by position and number. A batch is one unsynced write,
+followed by `flush_wal(True)` where it must reach stable storage: unlike a synced write, that lets
+other threads run meanwhile.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rocksdict import (
+    AccessType,
+    Checkpoint,
+    ColumnFamily,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+)
+
+from penstock.stores.journal.base import KINDS, Batch, Full, Group, Journal, JournalError, Row
+from penstock.stores.journal.points import reach
+from penstock.stores.journal.sealed import sealed, unsealed
+
+FAMILIES: Final = ("facts", "log", "chunks", *KINDS)
+MEMTABLE: Final = 16 << 20
+WAL_KEPT: Final = 64 << 20
+BLOB_AT: Final = 4_096  # larger values lie in blob files, which compactions leave alone
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+class RocksJournal(Journal):
+    scheme = "rocksdb"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db: Rdict | None = None
+        self._families: dict[str, ColumnFamily] = {}
+        self._tables: dict[str, Any] = {}  # of rocksdict's Rdict, in raw mode: bytes to bytes
+        self._reopening = threading.Lock()  # a reader waits while the writer opens the files anew
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def open(self, *, read_only: bool = False) -> dict[str, Any]:
+        try:
+            self._open(read_only)
+            return {
+                name.decode(): msgspec.msgpack.decode(unsealed(value, f"fact {name!r}"))
+                for name, value in self._tables["facts"].items()
+            }
+        except JournalError:
+            raise
+        except Exception as error:
+            raise self._error(error) from error
+
+    def _open(self, read_only: bool = False) -> None:
+        access = AccessType.read_only() if read_only else AccessType.read_write()
+        families = {name: _options(name) for name in FAMILIES}
+        self._db = Rdict(str(self.path), _options(""), families, access)
+        self._tables = {name: self._db.get_column_family(name) for name in FAMILIES}
+        self._families = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+
+    def _error(self, error: Exception) -> JournalError:
+        kind = Full if "No space left" in str(error) else JournalError
+        return kind(f"{self.path}: {error}")
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def rows(self, checkpoint: int) -> Iterator[Row]:
+        for kind in KINDS:
+            newest: Row | None = None
+            for whole, value in self._tables[kind].items():
+                key, number = whole[:-8], int.from_bytes(whole[-8:])
+                if newest is not None and newest.key != key:
+                    yield newest
+                    newest = None
+                if number <= checkpoint:
+                    data = unsealed(value, f"the row of {kind} {key.hex()}") if value else None
+                    newest = Row(kind, key, number, data)
+            if newest is not None:
+                yield newest
+
+    def groups(self, after: int) -> Iterator[Group]:
+        entries = self._tables["log"].iter()
+        entries.seek_for_prev(_number(after + 1))
+        if not entries.valid():
+            entries.seek_to_first()
+        while entries.valid():
+            first, value = int.from_bytes(entries.key()), entries.value()
+            last = int.from_bytes(value[:8])
+            if last > after:
+                yield Group(first, last, value[8:])
+            entries.next()
+
+    def chunk_ids(self, least: int) -> Iterable[int]:
+        keys = self._tables["chunks"].keys(from_key=_number(least))
+        return (int.from_bytes(key) for key in keys)
+
+    def chunk(self, chunk: int) -> bytes:
+        try:
+            with self._reopening:
+                data = self._tables["chunks"].get(_number(chunk))
+        except Exception as error:
+            raise self._error(error) from error
+        if data is None:
+            raise KeyError(chunk)
+        return unsealed(data, f"payload chunk {chunk}")
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> bool:
+        assert self._db is not None, "opened first"
+        reach("before write")
+        try:
+            self._db.write(self._batch(batch))
+            reach("after write")
+            if batch.sync:
+                self._db.flush_wal(True)
+                reach("after sync")
+        except Exception as error:
+            failed = self._error(error)
+            if isinstance(failed, Full):
+                self._reopen()
+            raise failed from error
+        return False
+
+    def _batch(self, batch: Batch) -> WriteBatch:
+        out = WriteBatch(raw_mode=True)
+        families = self._families
+        if batch.group is not None:
+            group = batch.group
+            out.put(_number(group.first), _number(group.last) + group.data, families["log"])
+        for chunk, data in batch.chunks:
+            out.put(_number(chunk), sealed(data), families["chunks"])
+        for chunk in batch.dropped:
+            out.delete(_number(chunk), families["chunks"])
+        for row in batch.rows:
+            value = b"" if row.data is None else sealed(row.data)
+            out.put(row.key + _number(row.checkpoint), value, families[row.kind])
+        for row in batch.superseded:
+            below = row.checkpoint if row.data is not None else row.checkpoint + 1
+            out.delete_range(row.key + _number(0), row.key + _number(below), families[row.kind])
+        for name, fact in batch.facts.items():
+            out.put(name.encode(), sealed(msgspec.msgpack.encode(fact)), families["facts"])
+        if batch.truncate is not None:
+            self._truncate(out, batch.truncate)
+        return out
+
+    def _truncate(self, out: WriteBatch, upto: int) -> None:
+        """Groups that end there or before; the one that reaches beyond stays."""
+        entries = self._tables["log"].iter()
+        entries.seek_for_prev(_number(upto))
+        if not entries.valid():
+            return
+        last = int.from_bytes(entries.value()[:8])
+        end = last + 1 if last <= upto else int.from_bytes(entries.key())
+        out.delete_range(_number(0), _number(end), self._families["log"])
+
+    def _reopen(self) -> None:
+        """After a failed write RocksDB takes no more, until its files are opened anew."""
+        with self._reopening:
+            assert self._db is not None
+            self._db.close()
+            self._open()
+
+    def forget_after(self, checkpoint: int) -> None:
+        assert self._db is not None, "opened first"
+        out = WriteBatch(raw_mode=True)
+        for kind in KINDS:
+            entries = self._tables[kind].keys()
+            for whole in entries:
+                if int.from_bytes(whole[-8:]) > checkpoint:
+                    out.delete(whole, self._families[kind])
+        if not out.is_empty():
+            self._db.write(out)
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def backup(self, target: Path) -> None:
+        assert self._db is not None, "opened first"
+        try:
+            Checkpoint(self._db).create_checkpoint(str(target / "store"))
+        except Exception as error:
+            raise self._error(error) from error
+
+    def sizes(self) -> dict[str, int]:
+        found = {"file": 0, "wal": 0}
+        for path in self.path.iterdir():
+            try:
+                found["wal" if path.suffix == ".log" else "file"] += path.stat().st_size
+            except FileNotFoundError:  # compacted away meanwhile
+                continue
+        return found
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._tables.clear()
+            self._families.clear()
+            self._db.close()
+            self._db = None
+
+
+def _options(family: str) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_write_buffer_size(MEMTABLE)
+    options.set_max_total_wal_size(WAL_KEPT)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    # What was not synced may be torn anywhere: what lies before it is a state that was.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_paranoid_checks(True)
+    if family in ("log", "chunks"):
+        options.set_enable_blob_files(True)
+        options.set_min_blob_size(BLOB_AT)
+        options.set_enable_blob_gc(True)
+    return options

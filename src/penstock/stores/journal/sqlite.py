@@ -1,0 +1,243 @@
+"""The journal in one SQLite file.
+
+One connection writes, on the writer's thread; one reads payloads, on the reader's. WAL mode:
+`synchronous=FULL` for a batch that must reach stable storage, `NORMAL` for one that need not.
+Every blob of ours carries a checksum, because SQLite has none for its pages.
+
+Tables: `log` (one row a group), `chunks`, one per kind of checkpoint row, and `facts`.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from penstock.stores.journal.base import KINDS, Batch, Full, Group, Journal, JournalError, Row
+from penstock.stores.journal.points import reach
+from penstock.stores.journal.sealed import sealed, unsealed
+
+PAGE: Final = 4_096
+WAL_PAGES: Final = 4_000  # SQLite moves the WAL into the file when it has this many
+WAL_KEPT: Final = 64 << 20  # and cuts a WAL that grew beyond this
+TRUNCATED: Final = 64  # groups that one batch takes off the log
+SHRINK_AT: Final = 2_048  # free pages before they are given back …
+SHRUNK: Final = 256  # … by so many a batch
+
+_SCHEMA: Final = """
+CREATE TABLE facts(name TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID;
+CREATE TABLE log(first INTEGER PRIMARY KEY, last INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE chunks(id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+""" + "".join(
+    f"CREATE TABLE {kind}(key BLOB, checkpoint INTEGER, data BLOB, PRIMARY KEY(key, checkpoint));\n"
+    for kind in KINDS
+)
+
+
+def _per_kind(statement: str) -> dict[str, str]:
+    return {kind: statement.format(kind=kind) for kind in KINDS}
+
+
+_NEWEST: Final = _per_kind(
+    "SELECT key, max(checkpoint), data FROM {kind} WHERE checkpoint <= ? GROUP BY key"
+)
+_ROW: Final = _per_kind("INSERT OR REPLACE INTO {kind} VALUES(?,?,?)")
+_OLDER: Final = _per_kind("DELETE FROM {kind} WHERE key=? AND checkpoint<?")
+_BEYOND: Final = _per_kind("DELETE FROM {kind} WHERE checkpoint > ?")
+
+
+class SqliteJournal(Journal):
+    scheme = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._write: apsw.Connection | None = None
+        self._read: apsw.Connection | None = None
+        self._level = ""
+
+    @property
+    def _db(self) -> apsw.Connection:
+        assert self._write is not None, "opened first"
+        return self._write
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def open(self, *, read_only: bool = False) -> dict[str, Any]:
+        flags = apsw.SQLITE_OPEN_READONLY
+        if not read_only:
+            flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        try:
+            self._write = db = apsw.Connection(str(self.path), flags=flags)
+            if not read_only:
+                db.execute(f"PRAGMA page_size={PAGE}; PRAGMA auto_vacuum=INCREMENTAL")
+                db.execute(
+                    f"PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint={WAL_PAGES};"
+                    f"PRAGMA journal_size_limit={WAL_KEPT}"
+                )
+                self._set_level("FULL")
+                if not db.table_exists(None, "facts"):
+                    with db:
+                        db.execute(_SCHEMA)
+            else:
+                db.execute("BEGIN")  # one state, whatever its owner does meanwhile
+                if not db.table_exists(None, "facts"):
+                    raise JournalError(f"{self.path} is no store of this kind")
+            facts = {
+                name: msgspec.msgpack.decode(unsealed(value, f"fact {name!r}"))
+                for name, value in db.execute("SELECT name, value FROM facts")
+            }
+            self._read = db if read_only else self._reader()
+        except apsw.Error as error:
+            raise JournalError(f"{self.path}: {error}") from error
+        return facts
+
+    def _reader(self) -> apsw.Connection:
+        """Another connection that only reads, and leaves the WAL to the writer."""
+        reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+        reader.execute("PRAGMA wal_autocheckpoint=0")
+        reader.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        return reader
+
+    def _set_level(self, level: str) -> None:
+        if level != self._level:
+            self._db.execute(f"PRAGMA synchronous={level}")
+            self._level = level
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def rows(self, checkpoint: int) -> Iterator[Row]:
+        try:
+            for kind in KINDS:
+                found = self._db.execute(_NEWEST[kind], (checkpoint,))
+                for key, number, value in found:
+                    what = f"the row of {kind} {key.hex()}"
+                    yield Row(kind, key, number, None if value is None else unsealed(value, what))
+        except apsw.Error as error:
+            raise JournalError(f"{self.path}: {error}") from error
+
+    def groups(self, after: int) -> Iterator[Group]:
+        try:
+            for first, last, data in self._db.execute(
+                "SELECT first, last, data FROM log WHERE last > ? ORDER BY first", (after,)
+            ):
+                yield Group(first, last, data)
+        except apsw.Error as error:
+            raise JournalError(f"{self.path}: {error}") from error
+
+    def chunk_ids(self, least: int) -> Iterable[int]:
+        try:
+            found = self._db.execute("SELECT id FROM chunks WHERE id >= ?", (least,))
+            return [number for (number,) in found]
+        except apsw.Error as error:
+            raise JournalError(f"{self.path}: {error}") from error
+
+    def chunk(self, chunk: int) -> bytes:
+        assert self._read is not None, "opened first"
+        try:
+            found = self._read.execute("SELECT data FROM chunks WHERE id=?", (chunk,)).fetchone()
+        except apsw.Error as error:
+            raise JournalError(f"{self.path}: {error}") from error
+        if found is None:
+            raise KeyError(chunk)
+        return unsealed(found[0], f"payload chunk {chunk}")
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> bool:
+        db = self._db
+        try:
+            self._set_level("FULL" if batch.sync else "NORMAL")
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                more = self._put(batch)
+                reach("before write")
+                db.execute("COMMIT")
+            except BaseException:
+                if not db.get_autocommit():
+                    db.execute("ROLLBACK")
+                raise
+        except apsw.FullError as error:
+            raise Full(str(error)) from error
+        except apsw.Error as error:
+            raise JournalError(f"{self.path}: {error}") from error
+        reach("after write")
+        return more
+
+    def _put(self, batch: Batch) -> bool:
+        db = self._db
+        if batch.group is not None:
+            group = batch.group
+            db.execute(
+                "INSERT OR REPLACE INTO log VALUES(?,?,?)", (group.first, group.last, group.data)
+            )
+        for chunk, data in batch.chunks:
+            db.execute("INSERT INTO chunks VALUES(?,?)", (chunk, sealed(data)))
+        if batch.dropped:
+            db.executemany("DELETE FROM chunks WHERE id=?", [(chunk,) for chunk in batch.dropped])
+        for row in batch.rows:
+            value = None if row.data is None else sealed(row.data)
+            db.execute(_ROW[row.kind], (row.key, row.checkpoint, value))
+        for row in batch.superseded:
+            below = row.checkpoint if row.data is not None else row.checkpoint + 1
+            db.execute(_OLDER[row.kind], (row.key, below))
+        for name, value in batch.facts.items():
+            packed = sealed(msgspec.msgpack.encode(value))
+            db.execute("INSERT OR REPLACE INTO facts VALUES(?,?)", (name, packed))
+        more = False
+        if batch.truncate is not None:
+            db.execute(
+                "DELETE FROM log WHERE first IN"
+                " (SELECT first FROM log WHERE last <= ? ORDER BY first LIMIT ?)",
+                (batch.truncate, TRUNCATED),
+            )
+            more = db.changes() == TRUNCATED
+        if batch.dropped or batch.truncate is not None or batch.superseded:
+            self._shrink()
+        return more
+
+    def _shrink(self) -> None:
+        """Give free pages back to the file system, a few at a time."""
+        free = self._db.pragma("freelist_count")
+        if free > SHRINK_AT and free * 4 > self._db.pragma("page_count"):
+            self._db.execute(f"PRAGMA incremental_vacuum({SHRUNK})")
+
+    def forget_after(self, checkpoint: int) -> None:
+        try:
+            with self._db as db:
+                for kind in KINDS:
+                    db.execute(_BEYOND[kind], (checkpoint,))
+        except apsw.Error as error:
+            raise JournalError(f"{self.path}: {error}") from error
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def backup(self, target: Path) -> None:
+        copy = apsw.Connection(str(target / "store.db"))
+        source = self._reader()
+        try:
+            source.execute("BEGIN; SELECT 1 FROM facts")  # one state, however long the copy takes
+            with copy.backup("main", source, "main") as task:
+                while not task.done:
+                    task.step(1_024)
+            copy.execute("PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA")
+        except apsw.Error as error:
+            raise JournalError(f"backup of {self.path}: {error}") from error
+        finally:
+            source.close()
+            copy.close()
+
+    def sizes(self) -> dict[str, int]:
+        found = {}
+        for name, suffix in (("file", ""), ("wal", "-wal")):
+            try:
+                found[name] = self.path.with_name(self.path.name + suffix).stat().st_size
+            except FileNotFoundError:
+                found[name] = 0
+        return found
+
+    def close(self) -> None:
+        for connection in (self._read, self._write):
+            if connection is not None:
+                connection.close()
+        self._read = self._write = None

@@ -1,0 +1,72 @@
+"""The writer: one thread that takes batches to the disk, in order, one at a time.
+
+While it writes, the loop goes on and the next batch gathers; so one fsync serves everybody who
+came meanwhile, and `fsync` costs latency, not throughput.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from penstock.stores.journal.base import Batch, Full, Journal
+from penstock.stores.journal.points import reach
+from penstock.stores.journal.space import Ballast
+
+Done = Callable[[Batch, bool, Exception | None], None]
+
+SMOOTHING: Final = 0.1  # of the newest write in the mean that `health` shows
+
+
+class Writer:
+    def __init__(self, journal: Journal, ballast: Ballast, done: Done) -> None:
+        self._journal = journal
+        self._ballast = ballast
+        self._done = done
+        self._loop = asyncio.get_running_loop()
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="penstock-writer", daemon=True)
+        self.batches = 0
+        self.syncs = 0
+        self.write_ms = 0.0  # of a synced batch, smoothed
+        self._thread.start()
+
+    def submit(self, batch: Batch) -> None:
+        self._batches.put(batch)
+
+    def _run(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            more, error = False, None
+            try:
+                more = self._write(batch)
+            except Exception as failed:  # noqa: BLE001 -- whatever it is, the store ends of it
+                error = failed
+            reach("before answer")
+            try:
+                self._loop.call_soon_threadsafe(self._done, batch, more, error)
+            except RuntimeError:  # the loop is gone, and with it everybody who could be told
+                return
+            if error is not None:
+                return
+
+    def _write(self, batch: Batch) -> bool:
+        began = time.perf_counter()
+        try:
+            more = self._journal.write(batch)
+        except Full:
+            if not self._ballast.drop():
+                raise
+            more = self._journal.write(batch)
+        self.batches += 1
+        if batch.sync:
+            self.syncs += 1
+            took = (time.perf_counter() - began) * 1000
+            self.write_ms += SMOOTHING * (took - self.write_ms)
+        return more
+
+    def close(self) -> None:
+        """Write what was submitted, then end."""
+        self._batches.put(None)
+        self._thread.join()

@@ -1,0 +1,312 @@
+"""The keeper: between an engine's turns and its journal.
+
+Every command that changed something becomes a record of the next batch. A batch is cut when the
+writer is free; the answers that rest on it go out when it is safe. Two levels of safety: `WRITTEN`
+has reached the operating system and survives the process; `SYNCED` is on stable storage.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.kernel import commands as c
+from penstock.kernel.kernel import Kernel
+from penstock.kernel.leases import LeaseRecord
+from penstock.model.errors import StorageFull, Unavailable
+from penstock.model.store import Durability
+from penstock.stores.journal import frames
+from penstock.stores.journal.base import Batch, Group, Journal
+from penstock.stores.journal.checkpointer import Checkpointer
+from penstock.stores.journal.recovery import Recovered
+from penstock.stores.journal.space import Ballast
+from penstock.stores.journal.writer import Writer
+from penstock.stores.stored_payloads import StoredPayloads
+
+log: Final = logging.getLogger("penstock.store")
+
+UNSAFE: Final = 0
+WRITTEN: Final = 1
+SYNCED: Final = 2
+LEVELS: Final[dict[Durability, int]] = {"os": WRITTEN, "fsync": SYNCED}
+
+RESERVED: Final = 1_024  # blocks of ids reserved at a time
+ROOM_CHECK_S: Final = 0.2  # how long we trust what we know of the disk's free space
+
+# Commands after which a claim may hand out something that is not safe yet.
+_RESTS: Final = (c.Push, c.Edit, c.Redrive, c.CommitBulk, c.PutCron)
+
+
+class Keeper:
+    def __init__(
+        self,
+        journal: Journal,
+        recovered: Recovered,
+        payloads: StoredPayloads,
+        ballast: Ballast,
+        durability: Durability,
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self.journal = journal
+        self.payloads = payloads
+        self.durability: Durability = durability
+        self.level = LEVELS[durability]
+        self._kernel: Kernel = recovered.kernel
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._ballast = ballast
+        self._room = True
+        self._room_until = 0.0
+        self.checkpointer = Checkpointer(
+            recovered.kernel, recovered.checkpoint, recovered.log_bytes, recovered.replayed
+        )
+        position = recovered.kernel.position
+        self.last = position  # of the last record
+        self._first = position + 1  # of the first record that no batch has taken
+        self._safe = [position, position, position]  # by level; the first one is not used
+        self._frames: list[bytes] = []
+        self._sync = False
+        self._facts: dict[str, Any] = {}
+        self._reserved = recovered.reserved
+        self._waiting: list[deque[tuple[int, asyncio.Future[None]]]] = [deque(), deque(), deque()]
+        self._after: deque[tuple[int, Callable[[], None]]] = deque()
+        self._rests: dict[tuple[str, str], tuple[int, int, int]] = {}  # position, level, floor
+        self._scheduled = False
+        self._writing: Batch | None = None
+        self._turns: list[asyncio.Future[None]] = []  # of those who wait for the next batch
+        self._closing = False
+        self._broken: Exception | None = None
+        self.interval_s = 0.0  # to wait for company before a commit …
+        self.commit_max = 0  # … unless this many bytes have gathered
+        self._gathered = 0
+        self.recovered = recovered
+        self.on_close: Callable[[], None] = lambda: None
+        self.writer = Writer(journal, ballast, self._written)
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def note(self, now: int, elapsed: int, command: c.Command, outcome: Any, level: int) -> None:
+        """The kernel carried out this command, at its present position."""
+        kernel = self._kernel
+        position = self.last = kernel.position
+        if kernel.next_block > self._reserved:
+            self._reserved = kernel.next_block + RESERVED
+            self._facts["reserved"] = self._reserved
+            self._sync = True
+        frame = frames.encode(position, now, elapsed, command, frames.decision(outcome))
+        self._frames.append(frame)
+        self._gathered += len(frame)
+        self.checkpointer.noted(len(frame))
+        if level == SYNCED:
+            self._sync = True
+        if isinstance(command, _RESTS):
+            self._note_rest(command, outcome, position, level)
+        self._schedule()
+
+    def put(self, **facts: Any) -> None:
+        """Facts that the next batch writes, durably."""
+        self._facts |= facts
+        self._sync = True
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._scheduled or self._writing is not None:
+            return
+        self._scheduled = True
+        if self.interval_s and self._gathered < self.commit_max and not self._closing:
+            self._loop.call_later(self.interval_s, self._cut)
+        else:
+            self._loop.call_soon(self._cut)
+
+    def _cut(self) -> None:
+        """Hand everything that has gathered to the writer."""
+        self._scheduled = False
+        if self._writing is not None or self._broken is not None:
+            return
+        batch = Batch(sync=self._sync, facts=self._facts)
+        self._sync, self._facts = False, {}
+        if self._frames:
+            batch.group = Group(self._first, self.last, b"".join(self._frames))
+            batch.facts["head"] = self.last
+            self._frames = []
+            self._gathered = 0
+            self._first = self.last + 1
+        batch.chunks, batch.dropped = self.payloads.seal()
+        if not self._closing:
+            self.checkpointer.feed(batch)
+        if not batch.empty:
+            self._writing = batch
+            self.writer.submit(batch)
+
+    def _written(self, batch: Batch, more: bool, error: Exception | None) -> None:
+        self._writing = None
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            if not turn.done():
+                turn.set_result(None)
+        if self._broken is not None:
+            return
+        if error is not None:
+            self.fail(error)
+            return
+        self.payloads.written(batch.chunks)
+        self.checkpointer.written(batch, more)
+        if batch.group is not None:
+            self._safe[WRITTEN] = batch.group.last
+        if batch.sync:
+            self._safe[SYNCED] = self._safe[WRITTEN]
+        for level in (WRITTEN, SYNCED):
+            waiting, safe = self._waiting[level], self._safe[level]
+            while waiting and waiting[0][0] <= safe:
+                future = waiting.popleft()[1]
+                if not future.done():
+                    future.set_result(None)
+        safe = self._safe[self.level]
+        while self._after and self._after[0][0] <= safe:
+            self._after.popleft()[1]()
+        if self._pending:
+            self._schedule()
+
+    @property
+    def _pending(self) -> bool:
+        """Whether there is something for another batch."""
+        if self._frames or self._facts or not self.payloads.idle:
+            return True
+        return self.checkpointer.busy and not self._closing
+
+    # -- safety ----------------------------------------------------------------------------------
+
+    async def safe(self, level: int, position: int | None = None) -> None:
+        """Wait until everything up to that position (the present one) is safe in that sense."""
+        if position is None:
+            position = self.last
+        if self._safe[level] >= position:
+            return
+        if self._broken is not None:
+            raise Unavailable(f"the store has ended: {self._broken}")
+        if level == SYNCED:
+            self._have_synced(position)
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[level].append((position, future))
+        await future
+
+    def _have_synced(self, position: int) -> None:
+        """Whatever it was noted with: that position is wanted on stable storage."""
+        if position >= self._first:
+            self._sync = True  # the next batch has it
+        elif self._writing is None or not self._writing.sync:
+            self.put(head=self._first - 1)  # it is, or is being, written without
+
+    def after(self, call: Callable[[], None]) -> None:
+        """Call this when the present position is safe; calls keep their order."""
+        if self._safe[self.level] >= self.last and not self._after:
+            call()
+        else:
+            self._after.append((self.last, call))
+
+    def _note_rest(self, command: c.Command, outcome: Any, position: int, level: int) -> None:
+        """What is claimed of these queues soon rests on this record."""
+        if isinstance(command, c.Push):
+            for load, run in zip(command.loads, outcome.runs, strict=True):
+                spot = (command.tenant, load.queue)
+                before = self._rests.get(spot)
+                floor = run.first if run.ids is None and command.bulk is None else 0
+                if before is not None and self._safe[before[1]] < before[0]:
+                    floor, level = min(floor, before[2]), max(level, before[1])
+                self._rests[spot] = (position, level, floor)
+        else:
+            self._rests["", ""] = (position, level, 0)  # of any queue
+        if len(self._rests) > 10_000:
+            self._rests = {s: r for s, r in self._rests.items() if self._safe[r[1]] < r[0]}
+
+    def rest_of(self, lease: LeaseRecord) -> tuple[int, int]:
+        """(position, level) of what the jobs of a lease rest on."""
+        position, level = 0, WRITTEN
+        for spot in ((lease.queue.tenant.name, lease.queue.name), ("", "")):
+            rest = self._rests.get(spot)
+            if rest is None or self._safe[rest[1]] >= rest[0]:
+                continue
+            if any(run.block.base + run.hi > rest[2] for run in lease.runs):
+                position, level = max(position, rest[0]), max(level, rest[1])
+        return position, level
+
+    # -- room ------------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Raise StorageFull if there is no room for more jobs."""
+        at = self._loop.time()
+        if at >= self._room_until:
+            self._room = self._ballast.room
+            self._room_until = at + ROOM_CHECK_S
+            if self._room:
+                self._ballast.fill()
+        if not self._room:
+            raise StorageFull("the disk is nearly full: no jobs are taken in until there is room")
+
+    def health(self) -> dict[str, Any]:
+        """How the disk is doing."""
+        return {
+            "position": self.last,
+            "journal_lag": self.last - self._safe[self.level],  # records not yet safe
+            "commit_ms": round(self.writer.write_ms, 3),  # of a synced batch, smoothed
+            "batches": self.writer.batches,
+            "syncs": self.writer.syncs,
+            "checkpoint": self.checkpointer.last.position,
+            "log_records": self.checkpointer.records,
+            "free_bytes": self._ballast.free(),
+            "bytes": self.journal.sizes(),
+            "replayed": self.recovered.replayed,
+            "recovery_s": round(self.recovered.seconds, 3),
+            "cut_bytes": self.recovered.cut,
+        }
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def fail(self, error: Exception) -> None:
+        """The journal cannot go on: nobody is told again that something is safe."""
+        self._broken = error
+        log.error("the store has ended: %s", error)
+        self._after.clear()
+        self._release_with(Unavailable(f"the store has ended: {error}"))
+        self._fail(error)
+
+    def _release_with(self, error: Exception) -> None:
+        for waiting in self._waiting:
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            waiting.clear()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was said is written."""
+        return self._broken is not None or (self._writing is None and not self._pending)
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint of the present state, and wait for it."""
+        number = self.checkpointer.last.number
+        self.checkpointer.begin()
+        while self.checkpointer.last.number == number:
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Wait for the next batch."""
+        if self._broken is not None:
+            raise Unavailable(f"the store has ended: {self._broken}")
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        self._schedule()
+        await turn
+
+    async def close(self) -> None:
+        """Everything that was said is on stable storage, and that it was said to the end."""
+        self._closing = True
+        if self._broken is None:
+            self.put(closed=True)
+        while not self.idle:
+            await self.turn()
+        self.writer.close()
+        self.payloads.close()
+        self.journal.close()
+        self.on_close()
