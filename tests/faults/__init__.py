@@ -1,0 +1,1 @@
+"""Stores under faults: power cuts, kills, full disks. What was acknowledged has to be there."""
