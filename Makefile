@@ -1,5 +1,6 @@
 # Every target sets up what it needs: a virtual environment in .venv with the pinned
-# dependencies of requirements/dev.lock. Nothing outside this directory is changed.
+# dependencies of requirements/dev.lock. Nothing outside this directory is changed, but for
+# programs of the system that the tests need and do not find: see tools/system.sh.
 
 PYTHON ?= python3
 # Processes that pytest spreads the tests over; 0 runs them in this one.
@@ -13,7 +14,7 @@ READY := $(VENV)/.ready
 LOCK := requirements/dev.lock
 LOCK_VENV := .venv-lock
 # The extras that the lock pins. A store or pipeline that gets its tests adds its extra here.
-LOCK_EXTRAS := cli dev
+LOCK_EXTRAS := cli dev rocksdb
 CODE = $(wildcard src tests benchmarks tools examples)
 BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
@@ -22,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo serve test check test-long bench docs format lock clean \
-	format-check lint types layers unit tests
+	format-check lint types layers unit tests system
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +47,7 @@ test: format-check lint types layers tests ## Run everything but the long tests
 
 check: format-check lint types layers unit ## Format, lint, types, layers, unit tests: the fast loop
 
-test-long: $(READY) ## Repeat faults and random histories at length
+test-long: $(READY) system ## Repeat faults and random histories at length
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m long --timeout 0 $(ARGS)
 
 bench: $(READY) ## Run every benchmark in benchmarks/
@@ -92,5 +93,8 @@ layers: $(READY)
 unit: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) tests/unit $(ARGS)
 
-tests: $(READY)
+tests: $(READY) system
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+system:
+	@tools/system.sh

@@ -50,7 +50,7 @@ def test_every_requirement_of_the_lock_is_pinned_with_hashes() -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", line), name
 
 
-@pytest.mark.parametrize("extra", ["core", "cli", "dev"])
+@pytest.mark.parametrize("extra", ["core", "cli", "dev", "rocksdb"])
 def test_the_lock_covers_what_pyproject_asks_for(extra: str) -> None:
     project = PROJECT["project"]
     asked = project["dependencies"] if extra == "core" else project["optional-dependencies"][extra]
