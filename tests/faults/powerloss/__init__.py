@@ -27,10 +27,11 @@ What is not simulated: sectors that are damaged, hold older or foreign data, or 
 themselves; disks that lie about a sync; a sync that fails; effects of a call that changes names
 before it has returned; permissions, times and attributes; sockets and other special files.
 
-What would go unseen is an error (`RecordingFailed`), not a gap: shared writable mappings, io_uring,
+What would go unseen is an error (`RecordingFailed`), not a gap: shared writable mappings, kernel AIO,
 O_SYNC, splices, clones, symbolic links, links and moves over the directory's edge, copies from
 outside. And after the run the directory must hold exactly what the recorded calls add up to.
-SQLite's -shm, a mapping that recovery builds anew, is left out of recordings and images.
+io_uring is denied to the command. SQLite's -shm, a mapping that recovery builds anew, is left out
+of recordings and images.
 """
 
 from tests.faults.powerloss.calls import RecordingFailed

@@ -62,7 +62,6 @@ def record(
     reader = Reader(directory, markers, cwd, ignored)
     given = dict(os.environ if environment is None else environment)
     given[VARIABLE] = str(markers)
-    given["UV_USE_IO_URING"] = "0"  # uvloop can do without; what goes through a ring is not seen
     ended = strace(argv, log, cwd=cwd, environment=given, timeout_s=timeout_s)
     if status is not None and ended != status:
         said = log.with_suffix(".output").read_text(errors="replace")[-2_000:]

@@ -111,6 +111,20 @@ def test_a_run_that_is_killed_is_recorded_up_to_there(tmp_path: Path) -> None:
     assert any(image.files.get("file") == b"before" for image in recording.images(1, 100))
 
 
+def test_a_loop_that_would_use_a_ring_is_given_none(tmp_path: Path) -> None:
+    program = """
+        import asyncio, sys, uvloop
+        async def main():
+            loop = asyncio.get_running_loop()
+            server = await loop.create_unix_server(asyncio.Protocol, sys.argv[1] + "/socket")
+            open(sys.argv[1] + "/file", "wb").close()
+            server.close()
+        uvloop.run(main())
+    """
+    recording = run(tmp_path, program)
+    assert [type(effect) for effect in recording.timeline.effects] == [Rename]
+
+
 @pytest.mark.parametrize(
     ("program", "reason"),
     [

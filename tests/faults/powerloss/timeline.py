@@ -9,7 +9,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -34,6 +33,7 @@ from tests.faults.powerloss.effects import (
     Tree,
     Write,
 )
+from tests.faults.powerloss.processes import Description, Descriptor, Process
 
 # Calls on descriptors alone: of interest only when a path of interest is behind one.
 ON_DESCRIPTORS: Final = re.compile(
@@ -48,31 +48,6 @@ AT_ENTRY: Final = re.compile(
 )
 BUFFER: Final = re.compile(rb'iov_base=("[^"]*")')
 NUMBER: Final = re.compile(rb"-?\d+")
-
-
-@dataclass(slots=True, eq=False)
-class Description:
-    """An open file description: shared by duplicated and inherited descriptors."""
-
-    inode: Inode | None  # unset: the file of markers
-    append: bool
-    position: int = 0
-
-
-@dataclass(slots=True)
-class Descriptor:
-    of: Description
-    closed_by_exec: bool
-
-
-@dataclass(slots=True)
-class Process:
-    cwd: str
-    descriptors: dict[int, Descriptor] = field(default_factory=dict)
-
-    def forked(self) -> "Process":
-        copies = {n: Descriptor(d.of, d.closed_by_exec) for n, d in self.descriptors.items()}
-        return Process(self.cwd, copies)
 
 
 class Reader:
@@ -467,10 +442,10 @@ class Reader:
             path = path_behind(call.arguments[4])
             raise RecordingFailed(f"{path} is mapped for writing: such writes are not seen")
 
-    def on_io_uring_setup(self, call: Call) -> None:
-        raise RecordingFailed(f"{call.name}: what goes through a ring is not seen")
+    def on_io_submit(self, call: Call) -> None:
+        raise RecordingFailed(f"{call.name}: asynchronous writes are not seen")
 
-    on_io_submit = on_io_uring_setup
+    on_io_uring_setup = on_io_submit
 
     # Positions.
 
