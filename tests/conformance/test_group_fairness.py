@@ -243,6 +243,20 @@ async def test_a_group_without_a_token_has_no_seat_until_it_gets_one(h: Harness)
     assert await line.claim(10) == "a2 b2"
 
 
+async def test_tokens_that_return_at_one_instant_seat_their_groups_by_their_heads_id(
+    h: Harness,
+) -> None:
+    line = Line(h)
+    rate = Rate(tokens=3, per_ms=90, burst=1)
+    await h.configure("q", limits=Limits(group_rate=rate, group_concurrency=2))
+    await line.push_batch("h1")
+    await line.push_batch("g1", timeout_ms=25, max_attempts=1)
+    await line.push_batch("h2 g2")
+    assert await line.claim(2) == "h1 g1"
+    h.clock.advance(40)  # g1 has timed out meanwhile, before the tokens came back
+    assert await line.claim(2) == "h2 g2"
+
+
 async def test_the_ring_survives_a_restart(h: Harness) -> None:
     await h.configure("q", limits=WIDE)
     line = Line(h)

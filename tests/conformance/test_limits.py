@@ -278,6 +278,22 @@ async def test_a_groups_rate_outlives_its_jobs(h: Harness) -> None:
     assert await h.claimed("q") == [later]
 
 
+async def test_what_was_used_of_a_rate_stays_used_over_a_purge(h: Harness) -> None:
+    rate = Rate(tokens=1, per_ms=1_000)
+    await h.configure("grouped", limits=Limits(group_rate=rate, group_concurrency=9))
+    await h.configure("whole", limits=Limits(rate=rate))
+    for queue, group in (("grouped", "g"), ("whole", None)):
+        await h.push_many(queue, [{"group": group}] * 3)
+        assert len(await h.claimed(queue, 3)) == 1
+        await h.store.purge(h.name, queue)
+        ids = (await h.push_many(queue, [{"group": group}] * 3)).ids
+        assert await h.claim(queue, 3) is None
+        await h.advance(999)
+        assert await h.claim(queue, 3) is None
+        await h.advance(1)
+        assert await h.claimed(queue, 3) == ids[:1]
+
+
 async def test_a_claim_that_waits_is_served_when_a_groups_token_comes(h: Harness) -> None:
     await h.configure("q", limits=Limits(group_rate=Rate(tokens=1), group_concurrency=5))
     ids = (await h.push_many("q", [{"group": "g"}] * 3)).ids

@@ -191,7 +191,7 @@ def _serve(kernel: "Kernel", queue: "Queue", group: "Group", runs: list[HeldRun]
         group.meter.take(kernel.elapsed, 1)
     block.codes[offset] = ACTIVE
     runs.append(HeldRun(block, offset, offset + 1))
-    queue.seat(group)
+    queue.seat(group, kernel.elapsed)
 
 
 # -- the lease -----------------------------------------------------------------------------------

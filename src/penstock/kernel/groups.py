@@ -32,6 +32,13 @@ class Group:
     def put(self, ready: int, job_id: int, owns_slot: bool) -> None:
         heappush(self.owned if owns_slot else self.ready, (ready, job_id))
 
+    def clear(self) -> None:
+        """Its members are gone, and the ring with its seat; what its rate remembers stays."""
+        self.jobs = self.used = 0
+        self.ready.clear()
+        self.owned.clear()
+        self.seat = None
+
     def head(self) -> tuple[int, int] | None:
         """(ready, id) of the job to serve next, slots considered, rate not."""
         self._trim(self.owned, owns_slot=True)

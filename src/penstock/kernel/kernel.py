@@ -213,7 +213,7 @@ class Kernel:
             if instant == FOREVER or (steps <= 0 and instant != last):
                 break
             if self.unseated and instant != last:
-                self.seat_groups()
+                self.seat_groups(last)
             last = instant
             if called <= expired:
                 steps -= calls.carry_out(*calls.pop())
@@ -225,7 +225,7 @@ class Kernel:
             if self.cascade:
                 run_cascade(self)
         if self.unseated:
-            self.seat_groups()
+            self.seat_groups(last)
         return steps
 
     def _advance_wall(self, steps: int) -> int:
@@ -249,13 +249,16 @@ class Kernel:
                 self.seat_groups()
         return steps
 
-    def seat_groups(self) -> None:
-        """Groups that one command or one instant has changed take their seats by their heads."""
+    def seat_groups(self, elapsed: int | None = None) -> None:
+        """Groups that one command or one instant has changed take their seats by their heads.
+
+        `elapsed`: that instant, if it lies behind: what has room only now takes no seat yet.
+        """
         changed = [(group.head() or (0, 0), group) for group in self.unseated]
         self.unseated = {}
         changed.sort(key=lambda entry: entry[0][1])
         for _, group in changed:
-            group.queue.seat(group)
+            group.queue.seat(group, self.elapsed if elapsed is None else elapsed)
 
     def promote_at(self, instant: int, first: int, span: int) -> None:
         self.promotions.add(instant, first, span, self.now)

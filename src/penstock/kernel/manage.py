@@ -441,8 +441,10 @@ def purge(kernel: "Kernel", command: Purge) -> int:
     queue.open = None
     queue.lanes.clear()
     queue.order.clear()
-    queue.groups.clear()
     kernel.unseated = {g: None for g in kernel.unseated if g.queue is not queue}
+    for group in list(queue.groups.values()):
+        group.clear()
+        queue.drop_group(group)
     queue.keys.clear()
     queue.counts = [0] * COUNTERS
     queue.finished = deque()

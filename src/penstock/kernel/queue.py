@@ -231,8 +231,8 @@ class Queue:
         if self.watched:
             self.kernel.stirred[self] = None
 
-    def seat(self, group: Group) -> None:
-        """Give the group the seat it is entitled to now, or none."""
+    def seat(self, group: Group, elapsed: int) -> None:
+        """Give the group the seat it is entitled to at that instant, or none."""
         self.touch()
         head = group.head()
         wanted: int | None = None
@@ -242,7 +242,6 @@ class Queue:
         elif group.meter is None or group.meter.rate != rate:
             group.meter = Meter(rate)
         if head is not None:
-            elapsed = self.kernel.elapsed
             if group.meter is None or group.meter.room(elapsed):
                 block = self.blocks[(head[1] - 1) >> SHIFT]
                 wanted = block.priority_of((head[1] - 1) & MASK)
@@ -278,7 +277,7 @@ class Queue:
         group.owned.clear()
         group.ready.clear()
         kernel.unseated.pop(group, None)
-        self.seat(group)
+        self.seat(group, kernel.elapsed)
         del self.groups[group.name]
         return True
 

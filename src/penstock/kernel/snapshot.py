@@ -257,7 +257,7 @@ def _finish_queue(kernel: "Kernel", state: QueueState) -> None:
                 queue.groups[seat].seat = priority
     for group in list(queue.groups.values()):
         if group.jobs:
-            queue.seat(group)
+            queue.seat(group, kernel.elapsed)
         else:
             queue.drop_group(group)
     ends = [end for block in queue.blocks.values() for end in block.ended.values() if end.serial]
