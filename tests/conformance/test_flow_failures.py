@@ -176,7 +176,80 @@ async def test_a_key_of_a_job_that_is_dead_at_its_push_is_free_for_the_next_of_t
     assert await h.store.by_key(h.name, "q", "k") == jobs[1][0]
 
 
+async def test_a_key_of_a_job_that_dies_of_its_replacement_is_free_for_the_next_of_the_batch(
+    h: Harness,
+) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    live = await h.push("q", key="k")
+    child = await h.push("q", key="c", depends_on=(live,))
+    jobs = (
+        await h.push_many(
+            "q",
+            [
+                {"key": "k", "on_conflict": "replace", "depends_on": (failed,)},
+                {"key": "k"},
+                {"key": "c"},
+            ],
+        )
+    ).jobs
+    assert jobs == [(live, "updated"), (child + 1, "created"), (child + 2, "created")]
+    assert await h.states([live, child]) == {"dead": 2}
+    assert await h.store.by_key(h.name, "q", "k") == child + 1
+    assert await h.store.by_key(h.name, "q", "c") == child + 2
+
+
+async def test_an_active_job_lives_on_when_its_next_version_has_failed_already(h: Harness) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    live = await h.push("q", key="k")
+    lease = await h.lease("q")
+    doomed = {"key": "k", "on_conflict": "replace", "depends_on": (failed,)}
+    pushed = await h.push_many("q", [doomed, {"key": "k"}])
+    assert pushed.jobs == [(live, "updated"), (live, "ignored")]
+    await h.ack(lease)
+    assert await h.state(live) == State.DEAD
+    assert await h.store.by_key(h.name, "q", "k") is None
+
+
+async def test_a_key_of_a_job_that_is_dead_at_its_commit_is_free_for_the_next(h: Harness) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    bulk = (await h.store.open_bulk(h.name)).bulk
+    dead, live = (
+        await h.push_many(
+            "q", [{"key": "k", "depends_on": (failed,)}, {"key": "k"}, {"key": "k"}], bulk=bulk
+        )
+    ).ids[:2]
+    committed = await h.store.commit_bulk(h.name, bulk)
+    assert (committed.jobs, committed.dropped) == (2, 1)
+    assert [await h.state(job_id) for job_id in (dead, live)] == [State.DEAD, State.READY]
+    assert await h.store.by_key(h.name, "q", "k") == live
+
+
 # -- forgotten dependencies ------------------------------------------------------------------------
+
+
+async def test_a_dependency_that_is_dead_at_its_push_is_kept_for_the_rest_of_the_batch(
+    h: Harness,
+) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    dead, waiting = (
+        await h.push_many(
+            "q",
+            [
+                {"depends_on": (failed,), "retain_dead_ms": 0},
+                {"depends_on": (-1,), "on_dependency_failure": "ignore"},
+            ],
+        )
+    ).ids
+    assert [await h.state(job_id) for job_id in (dead, waiting)] == [State.DEAD, State.READY]
+    assert (await h.job(failed)).dependants == (dead,)
+    assert (await h.job(dead)).dependants == (waiting,)
+    await h.ack(await h.lease("q"))
+    assert await h.get(dead) is None
+    assert (await h.job(failed)).dependants == ()
 
 
 async def test_a_dependency_forgotten_on_completion_does_not_strand_its_dependants(

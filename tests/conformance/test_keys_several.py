@@ -102,6 +102,57 @@ async def test_keys_of_one_batch_are_taken_one_job_after_the_other(h: Harness) -
     assert await found(h, "a", "b", "c", "d") == [first, first, third, None]
 
 
+async def test_a_replace_of_an_ended_job_creates_whatever_the_further_keys_say(
+    h: Harness,
+) -> None:
+    kept = (claim("a", keep_key="retained"), claim("b", keep_key="retained"))
+    (old,) = (await push_keyed(h, kept)).ids
+    await h.ack(await h.lease("q"))
+    (other,) = (await push_keyed(h, (claim("c"),))).ids
+    claims = (claim("a", "replace"), claim("b", "reject"), claim("c", "replace"), claim("d"))
+    assert (await push_keyed(h, claims)).jobs == [(other + 1, "created")]
+    assert await found(h, "a", "b", "c", "d") == [other + 1, old, other, other + 1]
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["pushed", "committed"])
+async def test_a_key_that_stands_for_another_job_stays_with_it_within_a_batch(
+    h: Harness, held: bool
+) -> None:
+    kept = (claim("a", keep_key="retained"), claim("b", keep_key="retained"))
+    (old,) = (await push_keyed(h, kept)).ids
+    await h.ack(await h.lease("q"))
+    jobs = ((claim("a", "replace"), claim("b", "reject")), (claim("b"),), (claim("a"),))
+    if held:
+        await h.store.open_bulk(h.name, "x")
+        run = Run.pack("q", [b"0", b"1", b"2"], more_keys=jobs)
+        new = (await h.store.push(h.name, [run], bulk="x")).ids[0]
+        assert (await h.store.commit_bulk(h.name, "x")).jobs == 1
+    else:
+        (new, what), *others = (await push_keyed(h, *jobs)).jobs
+        assert what == "created"
+        assert others == [(old, "ignored"), (new, "ignored")]
+    assert await found(h, "a", "b") == [new, old]
+
+
+async def test_a_key_that_a_job_never_took_does_not_hinder_its_redrive(h: Harness) -> None:
+    kept = (claim("a", keep_key="retained"), claim("b", keep_key="retained"))
+    (old,) = (await push_keyed(h, kept)).ids
+    await h.ack(await h.lease("q"))
+    (new,) = (await push_keyed(h, (claim("a", "replace"), claim("b", "reject")))).ids
+    await h.cancel(new, discard=True)
+    assert (await h.store.redrive(h.name, "q")).ids == (new,)
+    assert await found(h, "a", "b") == [new, old]
+
+
+async def test_an_identical_replace_takes_no_further_key(h: Harness) -> None:
+    jobs = ((claim("a", "replace"),), (claim("a", "replace"), claim("b")), (claim("b"),))
+    run = Run.pack("q", [b"0", b"0", b"1"], more_keys=jobs)
+    pushed = (await h.store.push(h.name, [run])).jobs
+    first = pushed[0][0]
+    assert pushed == [(first, "created"), (first, "ignored"), (first + 1, "created")]
+    assert await found(h, "a", "b") == [first, first + 1]
+
+
 async def test_several_keys_survive_a_restart(h: Harness) -> None:
     (job_id,) = (await push_keyed(h, (claim("a"), claim("b", keep_key=5_000)))).ids
     await h.restart()

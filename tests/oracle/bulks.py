@@ -59,7 +59,7 @@ def commit(
         for job in left_out:
             drop_part(world, job, published)
         bulk.dropped = len(left_out)
-        for job in sorted(published, key=lambda job: (job.queue, job.id)):
+        for job in sorted(published, key=lambda job: job.id):
             if job.state is State.HELD and publish(world, job):
                 bulk.jobs += 1
             else:
@@ -93,7 +93,7 @@ def publish(world: World, job: OracleJob) -> bool:
         return False
     job.bulk = None
     job.created_at = world.now
-    keys.take(world, job, version, world.now, new=True)
+    version = keys.take(world, job, version, world.now, new=True)
     world.tell("committed", job, world.now)
     life.begin(world, job, version, at=world.now, said_at=world.now)
     return True

@@ -27,17 +27,19 @@ def holder(world: World, tenant: str, queue: str, key: str) -> KeptKey | None:
     return record if record is not None and kept(world, record) else None
 
 
-def take(world: World, job: OracleJob, version: Version, at: int, *, new: bool = False) -> None:
-    """The job carries the version's keys from `at` on.
+def take(world: World, job: OracleJob, version: Version, at: int, *, new: bool = False) -> Version:
+    """The job carries the version's keys from `at` on; answers the version with those it got.
 
     Of several keys, those that stand for another job stay with it; but a new job takes over
     what it may replace from one that has ended.
     """
+    mine = []
     for claim in version.keys:
         other = holder(world, job.tenant, job.queue, claim.key)
         free = other is None or other.job_id == job.id
         if not free and not (new and claim.on_conflict == "replace" and over(world, other)):
             continue
+        mine.append(claim)
         world.keys[job.tenant, job.queue, claim.key] = KeptKey(
             job_id=job.id,
             keep=claim.keep_key,
@@ -48,6 +50,7 @@ def take(world: World, job: OracleJob, version: Version, at: int, *, new: bool =
         if record.job_id == job.id:
             now_is = (version.options.codec, version.payload)
             world.keys[place] = replace(record, payload=now_is)
+    return replace(version, keys=tuple(mine))
 
 
 def joined(before: Version, after: Version) -> Version:

@@ -158,7 +158,7 @@ def push_one(world: World, tenant: str, queue: str, version: Version) -> tuple[i
     decided = keys.decide(world, tenant, queue, version)
     if decided is None:
         job = create(world, tenant, queue, version)
-        keys.take(world, job, version, world.now, new=True)
+        version = keys.take(world, job, version, world.now, new=True)
         run_at = life.run_at_of(version, world.now, world.now)
         world.tell(
             "pushed",
@@ -193,7 +193,7 @@ def replace_job(world: World, job: OracleJob, version: Version) -> bool:
     """Give a live job a new version; False if it has that one already."""
     if keys.identical(job, version):
         return False
-    keys.take(world, job, version, world.now)
+    version = keys.take(world, job, version, world.now)
     version = keys.joined(job.last_said, version)
     world.tell("replaced", job, world.now)
     if job.state is State.ACTIVE:

@@ -1,6 +1,8 @@
 """A push whose jobs are decided one by one: they have keys, groups, headers or dependencies."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from penstock.kernel import tell
@@ -15,7 +17,6 @@ from penstock.kernel.blocks import Block, Version
 from penstock.kernel.bulks import Bulk, HeldPush
 from penstock.kernel.codes import (
     BLOCKED,
-    COMPLETED,
     COUNTER_OF,
     ENDED,
     FIRST_CLASS,
@@ -24,17 +25,15 @@ from penstock.kernel.codes import (
     SCHEDULED,
 )
 from penstock.kernel.commands import Load, due
-from penstock.kernel.ending import pin
-from penstock.kernel.flows import Dependencies, check_graph, die_of_dependency, resolve
-from penstock.kernel.keys import outlives
-from penstock.kernel.replace import identical, replace
-from penstock.model.errors import Conflict, Overloaded
-from penstock.model.job import CREATED, IGNORED, UPDATED, KeyClaim
+from penstock.kernel.ending import pin, run_cascade, unpin
+from penstock.kernel.flows import Dependencies, check_graph, die_of_dependency, has_failed, resolve
+from penstock.kernel.foresight import Foresight
+from penstock.kernel.replace import replace
+from penstock.model.job import CREATED, UPDATED
 from penstock.model.store import Pushed, PushedRun
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel
-    from penstock.kernel.keys import KeyRecord
     from penstock.kernel.queue import Queue, Tenant
 
 
@@ -60,115 +59,41 @@ class Batch:
             for load, decisions in zip(self.loads, self.decisions, strict=True)
         ]
 
-    # Deciding keys: what stands in the store, overlaid with what this push has decided so far. A
-    # job created by this push stands for itself as (load, index).
-
     def decide(self) -> None:
         kernel = self.kernel
-        tenant = kernel.tenants.get(self.tenant_name)
-        # (queue, key) → who has it by now: an id or −(place in this push + 1), and its digest.
-        self.overlay: dict[tuple[str, str], tuple[int, bytes]] = {}
-        self.fresh_keys = 0
-        self.doomed: set[int] = set()  # places of jobs that will be dead at once
+        keyed = self.bulk is None and any(load.keys is not None for load in self.loads)
+        self.starts = list(accumulate((len(load.ends) for load in self.loads), initial=0))
+        self.foresight = Foresight(kernel, self.tenant_name, self._said)
         for which, load in enumerate(self.loads):
-            if load.keys is None or self.bulk is not None:
-                self.decisions.append(None)
+            if load.keys is not None and keyed:
+                self.decisions.append(
+                    [self._decide(which, index) for index in range(len(load.ends))]
+                )
                 continue
-            queue = tenant.queues.get(load.queue) if tenant is not None else None
-            self.decisions.append(
-                [self._decide(queue, which, index) for index in range(len(load.ends))]
-            )
-        if kernel.kept_keys + self.fresh_keys > kernel.caps.kept_keys:
-            raise Overloaded(f"{kernel.caps.kept_keys} keys are kept beyond their jobs", "key")
+            self.decisions.append(None)
+            if load.depends_on is not None and keyed:  # one that dies may free another's key
+                for index in range(len(load.ends)):
+                    self._decide(which, index)
         if any(load.depends_on is not None for load in self.loads):
             self.dependencies = check_graph(
                 kernel, self.tenant_name, self.loads, self.bulk, self.decisions
             )
 
-    def _decide(self, queue: "Queue | None", which: int, index: int) -> tuple[int, int]:
+    def _decide(self, which: int, index: int) -> tuple[int, int]:
         load = self.loads[which]
-        assert load.keys is not None
-        claims = load.keys[index]
-        digest = load.digest(index)
-        for claim in claims:
-            mine = self.overlay.get((load.queue, claim.key))
-            if mine is not None:
-                outcome = self._against_own(claim, *mine, digest)
-            else:
-                record = queue.keys.find(claim.key, self.kernel.now) if queue is not None else None
-                if record is None:
-                    continue
-                outcome = self._against(claim, record, load, index, digest)
-            if outcome is None:
-                continue
-            if outcome[0] == UPDATED:
-                free = tuple(c for c in claims if self._owner(queue, load, c) in (0, outcome[1]))
-                self._overlay(load, free, outcome[1], digest)
-            return outcome
-        place = sum(len(load.ends) for load in self.loads[:which]) + index
-        if self._doomed(load, index):
-            self.doomed.add(place)
-            claims = tuple(claim for claim in claims if outlives(claim.keep_key))
-        self._overlay(load, claims, -(place + 1), digest)
-        self.fresh_keys += sum(1 for claim in claims if outlives(claim.keep_key))
-        return CREATED, 0
+        return self.foresight.decide(
+            -(self.starts[which] + index + 1),
+            load.queue,
+            load.keys[index] if load.keys is not None else (),
+            load.digest(index),
+            load.depends_on[index] if load.depends_on is not None else (),
+        )
 
-    def _owner(self, queue: "Queue | None", load: Load, claim: KeyClaim) -> int:
-        """Who has a key by now: an id, −(place in this push + 1), or 0 for nobody."""
-        mine = self.overlay.get((load.queue, claim.key))
-        if mine is not None:
-            return mine[0]
-        record = queue.keys.find(claim.key, self.kernel.now) if queue is not None else None
-        return 0 if record is None else record.id
-
-    def _doomed(self, load: Load, index: int) -> bool:
-        """Whether the job will be dead as soon as it is there, of a dependency that has failed."""
-        refs = load.depends_on[index] if load.depends_on is not None else ()
-        if not refs or load.option(index).on_dependency_failure != "fail":
-            return False
-        for ref in refs:
-            if ref < 0:
-                if -ref - 1 in self.doomed:
-                    return True
-                continue
-            found = self.kernel.locate(self.tenant_name, ref)
-            code = COUNTER_OF[found[0].codes[found[1]]] if found is not None else COMPLETED
-            if code in ENDED and code != COMPLETED:
-                return True
-        return False
-
-    def _overlay(self, load: Load, claims: tuple[KeyClaim, ...], owner: int, digest: bytes) -> None:
-        for claim in claims:
-            self.overlay[load.queue, claim.key] = (owner, digest)
-
-    def _against(
-        self, claim: KeyClaim, record: "KeyRecord", load: Load, index: int, digest: bytes
-    ) -> tuple[int, int] | None:
-        """A key that stands in the store; None if the job may be created all the same."""
-        if claim.on_conflict == "reject":
-            raise Conflict(f"key {claim.key!r} is taken by job {record.id}", "key")
-        if claim.on_conflict == "match" and record.digest != digest:
-            raise Conflict(f"key {claim.key!r} stands for another payload", "key")
-        if claim.on_conflict != "replace":
-            return IGNORED, record.id
-        found = self.kernel.locate(self.tenant_name, record.id)
-        if found is None or COUNTER_OF[found[0].codes[found[1]]] in ENDED:
-            return None
-        if identical(*found, load, index, digest):
-            return IGNORED, record.id
-        return UPDATED, record.id
-
-    def _against_own(
-        self, claim: KeyClaim, owner: int, before: bytes, digest: bytes
-    ) -> tuple[int, int] | None:
-        """A key that an earlier job of this very push took or renewed; None as in `_against`."""
-        if claim.on_conflict == "replace" and -owner - 1 in self.doomed:
-            return None  # that one will have ended by then
-        if claim.on_conflict == "reject":
-            raise Conflict(f"key {claim.key!r} stands twice in this push", "key")
-        if claim.on_conflict == "match" and before != digest:
-            raise Conflict(f"key {claim.key!r} stands in this push for another payload", "key")
-        return (UPDATED if claim.on_conflict == "replace" else IGNORED), owner
+    def _said(self, job: int) -> Version:
+        """What a job of this push says, by its place."""
+        place = -job - 1
+        which = bisect_right(self.starts, place) - 1
+        return self.loads[which].version(place - self.starts[which])
 
     # Applying.
 
@@ -207,7 +132,7 @@ class Batch:
                 if outcome == CREATED:
                     self._create(queue, load, which, index, job_id)
                 if not linked:
-                    self._act(queue, load, which, index, job_id, outcomes)
+                    self._act(load, which, index, job_id, outcome)
             if self.bulk is not None:
                 self._hold(load, first, count, part)
             if kernel.events is not None and count and not linked:
@@ -301,26 +226,41 @@ class Batch:
         created: list[Sequence[int]],
         tables: list[bytearray],
     ) -> None:
-        """Every job stands; now they come alive or change, in the order of the push."""
+        """Every job stands; now they come alive or change, in the order of the push.
+
+        Meanwhile what they depend on is kept: one of them may be dead before another needs it.
+        """
+        kernel = self.kernel
+        needed = self._needed() if self.bulk is None else ()
+        pin(kernel, self.tenant_name, needed)
         place = 0
         for which, load in enumerate(self.loads):
-            queue = self.kernel.queue(tenant, load.queue)
+            queue = kernel.queue(tenant, load.queue)
             if self._individual(load):
                 for index in range(len(load.ends)):
                     job_id = self.expected[place + index]
-                    self._act(queue, load, which, index, job_id, tables[which])
-                if self.kernel.events is not None and created[which]:
+                    self._act(load, which, index, job_id, tables[which][index])
+                    if kernel.cascade:
+                        run_cascade(kernel)
+                if kernel.events is not None and created[which]:
                     held = self.bulk is not None
-                    tell.pushed(self.kernel, queue, firsts[which], len(created[which]), held=held)
+                    tell.pushed(kernel, queue, firsts[which], len(created[which]), held=held)
             place += len(load.ends)
+        unpin(kernel, self.tenant_name, needed)
 
-    def _act(
-        self, queue: "Queue", load: Load, which: int, index: int, job_id: int, outcomes: bytearray
-    ) -> None:
+    def _needed(self) -> tuple[int, ...]:
+        """What jobs of this push depend on, if one of them will be dead at once."""
+        kernel, tenant = self.kernel, self.tenant_name
+        named = [dependencies.ids(self.expected) for dependencies in self.dependencies.values()]
+        if any(has_failed(kernel, tenant, job_id) for ids in named for job_id in ids):
+            return tuple(dict.fromkeys(job_id for ids in named for job_id in ids))
+        return ()
+
+    def _act(self, load: Load, which: int, index: int, job_id: int, outcome: int) -> None:
         """Publish what was created, carry out what replaces."""
-        if outcomes[index] == UPDATED:
-            outcomes[index] = self._update(queue, load, which, index, job_id)
-        elif outcomes[index] == CREATED and self.bulk is None:
+        if outcome == UPDATED:
+            self._update(load, which, index, job_id)
+        elif outcome == CREATED and self.bulk is None:
             self._publish(load, index, job_id)
 
     def _publish(self, load: Load, index: int, job_id: int) -> None:
@@ -350,28 +290,16 @@ class Batch:
         if dependencies:
             side.depends_on = dependencies.ids(self.expected)
 
-    def _update(self, queue: "Queue", load: Load, which: int, index: int, job_id: int) -> int:
+    def _update(self, load: Load, which: int, index: int, job_id: int) -> None:
         kernel = self.kernel
         found = kernel.locate(self.tenant_name, job_id)
         assert found is not None, "decided a moment ago"
-        block, offset = found
-        digest = load.digest(index)
-        if identical(block, offset, load, index, digest):
-            return IGNORED  # equal to what an earlier job of this push left behind
         dependencies = self.dependencies.get((which, index))
         assert load.keys is not None
-        version = Version(
-            options=load.option(index),
-            payload=load.place(index),
-            digest=digest,
-            said_run_at=load.said_run_at(index),
-            run_at=due(load.run_at, load.delay_ms, index, kernel.now),
-            group=load.groups[index] if load.groups is not None else None,
-            headers=load.headers[index] if load.headers is not None else None,
-            depends_on=dependencies.ids(self.expected) if dependencies else (),
-        )
-        replace(kernel, block, offset, version, load.keys[index])
-        return UPDATED
+        version = load.version(index)
+        version.run_at = due(load.run_at, load.delay_ms, index, kernel.now)
+        version.depends_on = dependencies.ids(self.expected) if dependencies else ()
+        replace(kernel, *found, version, load.keys[index])
 
 
 def publish(
@@ -387,6 +315,7 @@ def publish(
     queue.counts[HELD] -= 1
     if side is not None:
         if side.keys:
+            side.keys = queue.keys.open_to(side.keys, block.base + offset, at, new=True)
             kernel.take_keys(queue, block.base + offset, side.keys, side.digest, at)
         if side.group is not None:
             queue.group(side.group).jobs += 1

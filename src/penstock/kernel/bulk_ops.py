@@ -9,11 +9,12 @@ from penstock.kernel.blocks import MASK, SHIFT, SIZE, Block, Version
 from penstock.kernel.bulks import Bulk, FinishedBulk, HeldPush
 from penstock.kernel.codes import BYTE, COUNTER_OF, ENDED, HELD, LATE, READY, SCHEDULED
 from penstock.kernel.commands import AbortBulk, CommitBulk, OpenBulk, due
-from penstock.kernel.ending import discard_unborn, pin, unpin
-from penstock.kernel.keys import outlives
-from penstock.kernel.replace import replace, same
+from penstock.kernel.ending import discard_unborn, pin, run_cascade, unpin
+from penstock.kernel.flows import redirect
+from penstock.kernel.foresight import Foresight
+from penstock.kernel.replace import replace
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
-from penstock.model.job import IdRun, Ids
+from penstock.model.job import CREATED, UPDATED, IdRun, Ids
 from penstock.model.policy import BULK_MEMORY_MS
 from penstock.model.store import BulkInfo
 
@@ -100,6 +101,11 @@ class Decision(NamedTuple):
     replaces: bool
 
 
+class Plan(NamedTuple):
+    decisions: dict[int, Decision]
+    followers: dict[int, list[int]]  # a job → those that depend on it and were decided before it
+
+
 # -- commit --------------------------------------------------------------------------------------
 
 
@@ -116,15 +122,15 @@ def commit_bulk(kernel: "Kernel", command: CommitBulk) -> BulkInfo:
             raise Invalid(f"part {part!r} was never pushed", "parts")
     helds = [held for part in chosen for held in bulk.parts[part]]
     helds.sort(key=lambda held: held.first)
-    decisions = _decide(kernel, tenant, helds)
-    _follow_keys(kernel, tenant, helds, decisions)
-    kernel.unborn = {
+    unborn = {
         job_id
         for part, parts in bulk.parts.items()
         if part not in chosen
         for held in parts
         for job_id in range(held.first, held.first + held.count)
     }
+    plan = _decide(kernel, tenant, helds, unborn)
+    kernel.unborn = unborn
     dropped = sum(
         _drop(kernel, tenant, held)
         for part, parts in bulk.parts.items()
@@ -133,90 +139,54 @@ def commit_bulk(kernel: "Kernel", command: CommitBulk) -> BulkInfo:
     )
     published = 0
     for held in helds:
-        done, left = _publish(kernel, tenant, held, decisions)
+        done, left = _publish(kernel, tenant, held, plan)
         published += done
         dropped += left
     kernel.unborn = set()
     return _finish(kernel, tenant, bulk, FinishedBulk(True, published, dropped, kernel.now))
 
 
-def _follow_keys(
-    kernel: "Kernel", tenant: str, helds: list[HeldPush], decisions: dict[int, Decision]
-) -> None:
-    """Who depends on a held job whose key was taken depends on the job that has it."""
-    if not decisions:
-        return
+def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush], unborn: set[int]) -> Plan:
+    """What becomes of jobs whose key is taken, each as those before it will leave the keys."""
+
+    def say(job_id: int) -> Version:
+        found = kernel.locate(tenant, job_id)
+        assert found is not None, "it is held"
+        return _version(*found)
+
+    foresight = Foresight(kernel, tenant, say, unborn)
+    decisions: dict[int, Decision] = {}
     for held in helds:
         for job_id in range(held.first, held.first + held.count):
             found = kernel.locate(tenant, job_id)
             side = found[0].sides.get(found[1]) if found is not None else None
-            if side is not None and not decisions.keys().isdisjoint(side.depends_on):
-                assert found is not None
-                found[0].touch()
-                before = side.depends_on
-                side.depends_on = tuple(
-                    dict.fromkeys(
-                        decisions[ref].owner if ref in decisions else ref for ref in before
-                    )
-                )
-                pin(kernel, tenant, side.depends_on)
-                unpin(kernel, tenant, before)
+            if found is None or side is None or found[0].codes[found[1]] != HELD:
+                continue
+            outcome, owner = foresight.decide(
+                job_id, held.queue, side.keys, side.digest, side.depends_on
+            )
+            if outcome != CREATED:
+                decisions[job_id] = Decision(owner, replaces=outcome == UPDATED)
+    foresight.check_room()
+    return Plan(decisions, foresight.followers)
 
 
-def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush]) -> dict[int, Decision]:
-    """What becomes of keyed jobs whose key is taken."""
-    decisions: dict[int, Decision] = {}
-    taken: dict[tuple[str, str], tuple[int, bytes]] = {}
-    for held in helds:
-        for job_id in range(held.first, held.first + held.count):
-            found = kernel.locate(tenant, job_id)
-            if found is None:
-                continue
-            block, offset = found
-            side = block.sides.get(offset)
-            if block.codes[offset] != HELD or side is None or not side.keys:
-                continue
-            for claim in side.keys:
-                mine = taken.get((held.queue, claim.key))
-                record = block.queue.keys.find(claim.key, kernel.now)
-                if mine is not None:
-                    owner, digest = mine
-                elif record is not None:
-                    owner, digest = record.id, record.digest
-                else:
-                    continue
-                if claim.on_conflict == "reject":
-                    raise Conflict(f"key {claim.key!r} is taken by job {owner}", "key")
-                if claim.on_conflict == "match" and digest != side.digest:
-                    raise Conflict(f"key {claim.key!r} stands for another payload", "key")
-                if claim.on_conflict != "replace":
-                    decisions[job_id] = Decision(owner, replaces=False)
-                    break
-                known = kernel.locate(tenant, owner)
-                if known is not None and COUNTER_OF[known[0].codes[known[1]]] not in ENDED:
-                    decisions[job_id] = Decision(owner, replaces=True)
-                    break
-            if job_id not in decisions:
-                for claim in side.keys:
-                    taken[held.queue, claim.key] = (job_id, side.digest)
-            elif decisions[job_id].replaces:
-                for claim in side.keys:
-                    taken[held.queue, claim.key] = (decisions[job_id].owner, side.digest)
-    fresh = sum(
-        1
-        for (_, key), (owner, _) in taken.items()
-        if (found := kernel.locate(tenant, owner)) is not None
-        and found[0].codes[found[1]] == HELD
-        and any(c.key == key and outlives(c.keep_key) for c in found[0].sides[found[1]].keys)
+def _version(block: Block, offset: int) -> Version:
+    """What a held job says."""
+    side = block.side(offset)
+    return Version(
+        options=block.options_of(offset),
+        payload=block.place(offset),
+        digest=side.digest,
+        said_run_at=side.said_run_at,
+        run_at=None,
+        group=side.group,
+        headers=side.headers,
+        depends_on=side.depends_on,
     )
-    if kernel.kept_keys + fresh > kernel.caps.kept_keys:
-        raise Overloaded(f"{kernel.caps.kept_keys} keys are kept beyond their jobs", "key")
-    return decisions
 
 
-def _publish(
-    kernel: "Kernel", tenant: str, held: HeldPush, decisions: dict[int, Decision]
-) -> tuple[int, int]:
+def _publish(kernel: "Kernel", tenant: str, held: HeldPush, plan: Plan) -> tuple[int, int]:
     """Answers how many jobs came alive and how many were left out."""
     published = left = 0
     job_id, end = held.first, held.first + held.count
@@ -233,10 +203,12 @@ def _publish(
         for offset in range(lo, min(hi, len(block.codes))):
             if block.codes[offset] != HELD:
                 continue
-            if _publish_one(kernel, tenant, held, block, offset, decisions):
+            if _publish_one(kernel, tenant, held, block, offset, plan):
                 published += 1
             else:
                 left += 1
+            if kernel.cascade:
+                run_cascade(kernel)
     return published, left
 
 
@@ -306,30 +278,23 @@ def _publish_one(
     held: HeldPush,
     block: Block,
     offset: int,
-    decisions: dict[int, Decision],
+    plan: Plan,
 ) -> bool:
     job_id = block.base + offset
     now = kernel.now
     until = due(held.run_at, held.delay_ms, job_id - held.first, now)
-    decision = decisions.get(job_id)
+    _follow_keys(kernel, tenant, block, offset, plan)
+    decision = plan.decisions.get(job_id)
     if decision is not None:
         if decision.replaces:
             known = kernel.locate(tenant, decision.owner)
             assert known is not None
-            side = block.sides[offset]
-            version = Version(
-                options=block.options_of(offset),
-                payload=block.place(offset),
-                digest=side.digest,
-                said_run_at=side.said_run_at,
-                run_at=until,
-                group=side.group,
-                headers=side.headers,
-                depends_on=side.depends_on,
-            )
-            if not same(*known, version):
-                replace(kernel, *known, version, side.keys)
+            version = _version(block, offset)
+            version.run_at = until
+            replace(kernel, *known, version, block.sides[offset].keys)
         discard_unborn(kernel, block, offset)
+        for follower in dict.fromkeys(plan.followers.get(job_id, ())):
+            redirect(kernel, tenant, follower, job_id, decision.owner)
         return False
     side = block.side(offset)
     side.created_at = now
@@ -340,3 +305,19 @@ def _publish_one(
     if kernel.events is not None:
         tell.one(kernel, "committed", block, offset, now, run_at=until or 0)
     return True
+
+
+def _follow_keys(kernel: "Kernel", tenant: str, block: Block, offset: int, plan: Plan) -> None:
+    """Who depends on a held job whose key was taken depends on the job that has it."""
+    side = block.sides.get(offset)
+    if side is None or plan.decisions.keys().isdisjoint(side.depends_on):
+        return
+    before, job_id = side.depends_on, block.base + offset
+    side.depends_on = tuple(
+        dict.fromkeys(
+            plan.decisions[ref].owner if ref < job_id and ref in plan.decisions else ref
+            for ref in before
+        )
+    )
+    pin(kernel, tenant, side.depends_on)
+    unpin(kernel, tenant, before)

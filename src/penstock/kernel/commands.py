@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.kernel.blocks import RELATIVE, Place
+from penstock.kernel.blocks import RELATIVE, Place, Version
 from penstock.model.job import Codec, JobError, JobOptions, KeyClaim, LogLine
 from penstock.model.policy import Bounds, Caps, QueueConfig
 from penstock.model.schedule import CronSpec
@@ -52,6 +52,19 @@ class Load(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
         """The instant that the producer named; RELATIVE for a delay."""
         said = at(self.run_at, index)
         return RELATIVE if said is None and at(self.delay_ms, index) is not None else said
+
+    def version(self, index: int) -> Version:
+        """What one job says, by itself; when it is due depends on the clock and is left open."""
+        return Version(
+            options=self.option(index),
+            payload=self.place(index),
+            digest=self.digest(index),
+            said_run_at=self.said_run_at(index),
+            run_at=None,
+            group=self.groups[index] if self.groups is not None else None,
+            headers=self.headers[index] if self.headers is not None else None,
+            depends_on=self.depends_on[index] if self.depends_on is not None else (),
+        )
 
 
 def at(column: int | Sequence[int | None] | None, index: int) -> int | None:

@@ -118,6 +118,12 @@ def _known_edges(kernel: "Kernel", tenant: str, job_id: int) -> list[int]:
     return [] if side is None else [-unmet for unmet in side.unmet]
 
 
+def has_failed(kernel: "Kernel", tenant: str, job_id: int) -> bool:
+    found = kernel.locate(tenant, job_id)
+    code = COUNTER_OF[found[0].codes[found[1]]] if found is not None else COMPLETED
+    return code in ENDED and code != COMPLETED
+
+
 def resolve(
     kernel: "Kernel", block: Block, offset: int, side: Side, *, pinned: bool = False
 ) -> int:
@@ -168,6 +174,38 @@ def dependency_ended(kernel: "Kernel", dependency: int, code: int, at: int, depe
     side.unmet = tuple(unmet for unmet in side.unmet if unmet != dependency)
     if not side.unmet:
         unblock(kernel, block, offset, side, at)
+
+
+def redirect(kernel: "Kernel", tenant: str, dependant: int, old: int, new: int) -> None:
+    """What a job calls `old` is the job `new`: that one has the key which `old` should have had."""
+    known = kernel.locate(tenant, dependant)
+    side = known[0].sides.get(known[1]) if known is not None else None
+    if known is None or side is None:
+        return
+    block, offset = known
+    version = side.next if side.next is not None else side
+    if old not in version.depends_on:
+        return
+    if new not in version.depends_on and COUNTER_OF[block.codes[offset]] not in ENDED:
+        pin(kernel, tenant, (new,))
+    version.depends_on = tuple(
+        dict.fromkeys(new if named == old else named for named in version.depends_on)
+    )
+    if block.codes[offset] != BLOCKED or old not in side.unmet:
+        return
+    side.unmet = tuple(unmet for unmet in side.unmet if unmet not in (old, new))
+    found = kernel.locate(tenant, new)
+    code = COMPLETED
+    if found is not None:
+        code = COUNTER_OF[found[0].codes[found[1]]]
+        other = found[0].side(found[1])
+        other.dependants = [*(other.dependants or ()), dependant]
+    if code not in ENDED:
+        side.unmet = (*side.unmet, new)
+    elif code != COMPLETED and block.options_of(offset).on_dependency_failure == "fail":
+        die_of_dependency(kernel, block, offset, new, kernel.now)
+    elif not side.unmet:
+        unblock(kernel, block, offset, side, kernel.now)
 
 
 def unblock(kernel: "Kernel", block: Block, offset: int, side: Side, at: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.kernel.codes import COUNTER_OF, ENDED
 from penstock.model.job import KeyClaim
 from penstock.model.policy import KeepKey
 
@@ -49,6 +50,27 @@ class KeyTable:
         record = KeyRecord(job_id, keep, until, digest)
         self.put(claim.key, record)
         return record
+
+    def open_to(
+        self, claims: tuple[KeyClaim, ...], job_id: int, now: int, *, new: bool
+    ) -> tuple[KeyClaim, ...]:
+        """Those keys that a job may take, for what stands for another stays with it.
+
+        A new one also takes what it may replace from a job that has ended.
+        """
+        if all(claim.key not in self.records for claim in claims):
+            return claims
+        return tuple(
+            claim
+            for claim in claims
+            if (record := self.find(claim.key, now)) is None
+            or record.id == job_id
+            or (new and claim.on_conflict == "replace" and self._over(record.id))
+        )
+
+    def _over(self, job_id: int) -> bool:
+        found = self._kernel.locate_any(job_id)
+        return found is None or COUNTER_OF[found[0].codes[found[1]]] in ENDED
 
     def put(self, key: str, record: KeyRecord) -> None:
         self.strike(key)

@@ -61,6 +61,7 @@ def _push(kernel: "Kernel", command: Push, leaving: int = 0) -> Pushed:
     _check_ttls(kernel, command.loads)
     batch = Batch(kernel, tenant_name, command.loads, bulk)
     batch.decide()
+    batch.foresight.check_room()
     _check_bounds(kernel, tenant_name, command.loads, batch, leaving)
     pushed = batch.apply(command.part)
     if command.producer is not None:

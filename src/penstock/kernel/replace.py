@@ -14,24 +14,7 @@ from penstock.kernel.flows import die_of_dependency, resolve
 from penstock.model.job import KeyClaim
 
 if TYPE_CHECKING:
-    from penstock.kernel.commands import Load
     from penstock.kernel.kernel import Kernel
-
-
-def identical(block: Block, offset: int, load: "Load", index: int, digest: bytes) -> bool:
-    """Whether replacing by a job of a push would change nothing."""
-    depends_on = load.depends_on[index] if load.depends_on is not None else ()
-    version = Version(
-        options=load.option(index),
-        payload=load.place(index),
-        digest=digest,
-        said_run_at=load.said_run_at(index),
-        run_at=None,
-        group=load.groups[index] if load.groups is not None else None,
-        headers=load.headers[index] if load.headers is not None else None,
-        depends_on=tuple(dict.fromkeys(depends_on)),
-    )
-    return same(block, offset, version)
 
 
 def same(block: Block, offset: int, version: Version) -> bool:
@@ -39,33 +22,30 @@ def same(block: Block, offset: int, version: Version) -> bool:
     side = block.sides.get(offset)
     if side is None or version.said_run_at == RELATIVE:
         return False
-    said = (
-        version.digest,
-        version.options,
-        version.said_run_at,
-        version.group,
-        version.headers,
-        version.depends_on,
-    )
     before = side.next
     if before is not None:
-        return said == (
-            before.digest,
-            before.options,
-            before.said_run_at,
-            before.group,
-            before.headers,
-            before.depends_on,
-        )
+        return words(version) == words(before)
     if block.priority_of(offset) != version.options.priority:
         return False  # edited since
-    return said == (
+    return words(version) == (
         side.digest,
         block.options_of(offset),
         side.said_run_at,
         side.group,
         side.headers,
         side.depends_on,
+    )
+
+
+def words(version: Version) -> tuple[object, ...]:
+    """What must be equal for two versions to be one."""
+    return (
+        version.digest,
+        version.options,
+        version.said_run_at,
+        version.group,
+        version.headers,
+        version.depends_on,
     )
 
 
@@ -77,12 +57,7 @@ def replace(
     side = block.side(offset)
     job_id = block.base + offset
     kernel.chunks[version.payload[0]] = kernel.chunks.get(version.payload[0], 0) + 1
-    # What another job has by now stays with it: the key that was taken first has decided.
-    mine = tuple(
-        claim
-        for claim in claims
-        if (record := queue.keys.find(claim.key, kernel.now)) is None or record.id == job_id
-    )
+    mine = queue.keys.open_to(claims, job_id, kernel.now, new=False)
     renewed = {claim.key: claim for claim in (*side.keys, *mine)}
     side.keys = tuple(renewed.values())
     kernel.take_keys(queue, job_id, mine, version.digest, kernel.now)
