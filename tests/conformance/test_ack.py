@@ -276,19 +276,37 @@ async def test_what_was_cancelled_inside_a_lease_is_not_acked(h: Harness) -> Non
     assert await h.states(gone) == {"cancelled": len(gone)}
 
 
-async def test_a_result_for_a_job_that_is_not_acked_by_the_call_is_refused(h: Harness) -> None:
-    ids = await h.push_alike("q", 4)
+async def test_a_result_for_a_held_job_that_the_call_does_not_name_is_refused(h: Harness) -> None:
+    ids = await h.push_alike("q", 3)
     lease = await h.lease("q", 3)
-    refused = [
-        (ids[:1], {ids[1]: b"1"}),
-        (None, {ids[3]: b"1"}),
-        ([ids[0], ids[3]], {ids[0]: b"1", ids[3]: b"1"}),
-    ]
-    for named, results in refused:
-        with pytest.raises(Invalid):
-            await h.ack(lease, named, results=results)
-    assert await h.counts("q") == {"active": 3, "ready": 1}
+    with pytest.raises(Invalid):
+        await h.ack(lease, ids[:1], results={ids[0]: b"0", ids[1]: b"1"})
+    assert await h.counts("q") == {"active": 3}
     assert (await h.job(ids[0])).result is None
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "not named"])
+async def test_a_result_for_a_job_no_longer_held_is_lost_with_it(h: Harness, named: bool) -> None:
+    gone, kept, other = await h.push_alike("q", 3)
+    lease = await h.lease("q", 2)
+    await h.cancel(gone)
+    results = {gone: b"1", kept: b"2", other: b"3"}
+    answer = await h.ack(lease, [kept, other, gone] if named else None, results=results)
+    assert list(answer.acked) == [kept]
+    assert sorted(answer.lost) == [gone, other]
+    assert (await h.result(kept)).value == b"2"
+    assert (await h.job(gone)).result is None
+    assert await h.counts("q") == {"cancelled": 1, "completed": 1, "ready": 1}
+
+
+async def test_results_for_lost_jobs_alone_ack_what_the_call_means(h: Harness) -> None:
+    gone, kept = await h.push_alike("q", 2)
+    lease = await h.lease("q", 2)
+    await h.cancel(gone)
+    with pytest.raises(LeaseLost):
+        await h.ack(lease, [gone], results={gone: b"1"})
+    answer = await h.ack(lease, results={gone: b"1"})
+    assert (list(answer.acked), list(answer.lost)) == ([kept], [gone])
 
 
 @many_jobs

@@ -177,12 +177,6 @@ BAD_CALLS: list[tuple[str, str, Call]] = [
     ("worker", "number", lambda s, t, e: s.claim(t, ["q"], worker=1)),
     # working
     ("results", "not json", lambda s, t, e: s.ack(t, e.lease, results={e.active: b"{"})),
-    ("results", "not acked", lambda s, t, e: s.ack(t, e.lease, results={e.ready: b"1"})),
-    (
-        "results",
-        "not named",
-        lambda s, t, e: s.ack(t, e.lease, [e.active], results={e.active: b"1", e.dead: b"1"}),
-    ),
     ("results", "text", lambda s, t, e: s.ack(t, e.lease, results={e.active: "1"})),
     ("results", "no mapping", lambda s, t, e: s.ack(t, e.lease, results=[b"1"])),
     ("results", "nan", lambda s, t, e: s.ack(t, e.lease, results={e.active: b"NaN"})),

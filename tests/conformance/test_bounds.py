@@ -25,6 +25,10 @@ async def bound(h: Harness, scope: str, **bounds: Any) -> None:
         await h.store.configure_tenant(h.name, Bounds(**bounds))
 
 
+def every(ms: int, payload: bytes, queue: str = "q") -> CronSpec:
+    return CronSpec(name="c", queue=queue, schedule=Every(every_ms=ms), payload=payload)
+
+
 # -- jobs and bytes --------------------------------------------------------------------------------
 
 
@@ -70,7 +74,7 @@ async def test_jobs_in_every_live_state_count(h: Harness, scope: str) -> None:
 async def test_every_end_makes_room_and_nothing_else_does(
     h: Harness, scope: str, ending: Ending
 ) -> None:
-    await bound(h, scope, jobs=2, bytes=10)
+    await bound(h, scope, jobs=2, bytes=11)
     await h.push("q", b"1234", **ending.spec)
     await h.push("q", b"1234", delay_ms=86_400_000)
     with pytest.raises(Overloaded):
@@ -124,6 +128,109 @@ async def test_jobs_that_are_ignored_or_updated_do_not_count(h: Harness, scope: 
     assert pushed.jobs == [(first, "ignored"), (second, "updated")]
     with pytest.raises(Overloaded):
         await h.push_many("q", [{"key": "a"}, {"key": "c"}])
+
+
+async def test_an_edit_may_not_grow_a_payload_beyond_the_bound(h: Harness, scope: str) -> None:
+    await bound(h, scope, bytes=10)
+    job_id = await h.push("q", b"12345")
+    await h.push("q", b"123")
+    with pytest.raises(Overloaded):
+        await h.store.edit(h.name, job_id, payload=b"12345678", priority=3)
+    job = await h.job(job_id)
+    assert (job.payload, job.priority) == (b"12345", 0)
+    await h.store.edit(h.name, job_id, payload=b"1234567")
+    with pytest.raises(Overloaded):
+        await h.push("q", b"1")
+    await h.store.edit(h.name, job_id, payload=b"1")
+    await h.push("q", b"123456")
+
+
+@pytest.mark.parametrize("active", [False, True], ids=["waiting", "active"])
+async def test_a_replace_may_not_grow_the_payloads_beyond_the_bound(
+    h: Harness, scope: str, active: bool
+) -> None:
+    await bound(h, scope, bytes=10)
+    keyed: dict[str, Any] = {"key": "k", "on_conflict": "replace"}
+    job_id = await h.push("q", b"12345", **keyed)
+    await h.push("q", b"123", delay_ms=60_000)
+    lease = await h.lease("q") if active else None
+    with pytest.raises(Overloaded):
+        await h.push("q", b"12345678", **keyed)
+    assert (await h.push_many("q", [{"payload": b"1234567", **keyed}])).jobs == [
+        (job_id, "updated")
+    ]
+    with pytest.raises(Overloaded):
+        await h.push("q", b"1")
+    assert (await h.push_many("q", [{"payload": b"12", **keyed}, {"payload": b"12345"}])).jobs[
+        0
+    ] == (job_id, "updated")
+    with pytest.raises(Overloaded):
+        await h.push("q", b"1")
+    if lease is not None:
+        await h.ack(lease)
+    with pytest.raises(Overloaded):
+        await h.push("q", b"1")
+    await h.cancel(job_id)
+    await h.push("q", b"12")
+    with pytest.raises(Overloaded):
+        await h.push("q", b"1")
+
+
+async def test_replaces_within_one_push_count_with_what_the_last_one_says(
+    h: Harness, scope: str
+) -> None:
+    await bound(h, scope, bytes=6)
+    keyed: dict[str, Any] = {"key": "k", "on_conflict": "replace"}
+    jobs = [{"payload": b"12345678", **keyed}, {"payload": b"123456", **keyed}]
+    assert [what for _, what in (await h.push_many("q", jobs)).jobs] == ["created", "updated"]
+    with pytest.raises(Overloaded):
+        await h.push_many("q", [{"payload": b"1", **keyed}, {"payload": b"1234567", **keyed}])
+
+
+async def test_jobs_that_are_dead_at_once_are_let_in_like_others_and_then_do_not_count(
+    h: Harness, scope: str
+) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    await bound(h, scope, jobs=2)
+    doomed = {"depends_on": (failed,)}
+    with pytest.raises(Overloaded):
+        await h.push_many("q", [doomed, doomed, doomed])
+    await h.push_many("q", [doomed, doomed])
+    await h.push_many("q", [{}, {}])
+    assert await h.counts("q") == {"dead": 2, "ready": 2}
+    with pytest.raises(Overloaded):
+        await h.push_many("q", [doomed])
+
+
+async def test_the_old_instants_of_a_changed_cron_count_against_no_bound(
+    h: Harness, scope: str
+) -> None:
+    await bound(h, scope, jobs=4, bytes=16)
+    await h.store.put_cron(h.name, every(60_000, b"1234"))
+    changed = await h.store.put_cron(h.name, every(90_000, b"4321"))
+    assert len(changed.pending) == 4
+    with pytest.raises(Overloaded):
+        await h.store.put_cron(h.name, every(90_000, b"12345"))
+    assert (await h.store.crons(h.name))[0].config_hash == changed.config_hash
+    await h.advance(180_000)  # some came due; nobody has started them
+    await h.store.put_cron(h.name, every(60_000, b"1234"))
+    assert (await h.counts("q"))["scheduled"] == 4
+
+
+async def test_the_old_instants_of_a_cron_that_changes_its_queue_leave_the_other_one(
+    h: Harness,
+) -> None:
+    await bound(h, "tenant", jobs=5)
+    await h.configure("r", bounds=Bounds(jobs=4, bytes=8))
+    await h.store.put_cron(h.name, every(60_000, b"1"))
+    await h.push("r", b"12345678")
+    with pytest.raises(Overloaded):
+        await h.store.put_cron(h.name, every(60_000, b"1", queue="r"))
+    assert await h.counts("q") == {"scheduled": 4}
+    await h.ack(await h.lease("r"))
+    await h.store.put_cron(h.name, every(60_000, b"12", queue="r"))
+    assert (await h.counts("r"))["scheduled"] == 4
 
 
 async def test_the_bound_of_a_queue_is_its_own(h: Harness) -> None:

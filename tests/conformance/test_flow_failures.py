@@ -319,6 +319,19 @@ async def test_a_dependency_beyond_the_retained_count_is_kept_for_its_dependant(
     assert await h.get(kept) is None
 
 
+async def test_what_is_kept_for_a_dependant_alone_does_not_count_as_retained(h: Harness) -> None:
+    await h.configure("d", retain_count=2)
+    needed = await h.push("d")
+    await h.push("q", depends_on=(needed,))
+    await h.push("q", depends_on=(needed,), delay_ms=60_000)
+    await h.ack(await h.lease("d"))
+    first, second = await h.finish("d"), await h.finish("d")
+    assert await h.states([needed, first, second]) == {"completed": 3}
+    third = await h.finish("d")
+    assert await h.states([needed, second, third]) == {"completed": 3}
+    assert await h.get(first) is None
+
+
 async def test_a_failed_dependency_is_kept_for_a_dependant_that_ignores_it(h: Harness) -> None:
     dependency = await h.push("d", retain_dead_ms=0)
     job_id = await h.push("q", depends_on=(dependency,), on_dependency_failure="ignore")

@@ -50,6 +50,7 @@ def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
     """Push the instants that the plan names."""
     spec = cron.spec
     created = []
+    before = pushing.sizes(world, tenant)
     pushing.check_room_for_queues(world, caps, tenant, [spec.queue])
     plan = schedule.plan(spec, now_ms=world.now, installed_until_ms=cron.installed_until)
     planned = plan.instants
@@ -76,7 +77,7 @@ def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
             if world.jobs[job_id].state is State.READY:
                 came_due(world, world.jobs[job_id], world.now)
         cron.installed_until = instant
-    pushing.check_bounds(world, tenant, created)
+    pushing.check_bounds(world, tenant, before, created)
     keys.check_room(world, caps)
 
 

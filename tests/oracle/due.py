@@ -132,6 +132,7 @@ def kept_no_longer(world: World, at: int) -> list[OracleJob]:
             if (job.tenant, job.queue) == (tenant, queue)
             and job.state is not State.DEAD
             and job.said.options.retain_ms is None
+            and job.id not in over
         ]
         surplus = len(counted) - world.config(tenant, queue).retain_count
         over |= set(counted[: max(surplus, 0)])

@@ -296,7 +296,8 @@ class Machine(RuleBasedStateMachine):
     def ack(self, lease: int, places: list[int] | None, results: bool) -> None:
         tenant, held = self.some_lease(lease)
         ids = self.some_of(tenant, held, places)
-        values = dict.fromkeys(ids[:1], b"7") if results and ids else None
+        told = ids[:1] if ids else held.ids[:2]
+        values = dict.fromkeys(told, b"7") if results else None
         self.step("ack", tenant, held.token, ids, results=values)
 
     @precondition(lambda self: self.leases)

@@ -90,6 +90,7 @@ def push(
         check_room_for_queues(world, caps, tenant, [run.queue for run in runs])
         check_ttl(world, runs)
         check_dependencies(world, tenant, runs, bulk)
+        before = sizes(world, tenant)
         for run in runs:
             total = sum(len(each) for each in runs if each.queue == run.queue)
             world.reserve(tenant, run.queue, total)
@@ -102,7 +103,7 @@ def push(
             world, {job_id for run in answers for job_id, what in run if what != "ignored"}
         ):
             raise Invalid("the dependencies form a cycle", "depends_on")
-        check_bounds(world, tenant, [world.jobs[job_id] for job_id in created])
+        check_bounds(world, tenant, before, [world.jobs[job_id] for job_id in created])
         if any(run.keys is not None or run.more_keys is not None for run in runs):
             keys.check_room(world, caps)
         groups.take_seats(world)
@@ -296,23 +297,31 @@ def has_cycle(world: World, new: set[int]) -> bool:
     return False
 
 
-def check_bounds(world: World, tenant: str, created: list[OracleJob]) -> None:
-    queues = sorted({job.queue for job in created})
+def sizes(world: World, tenant: str) -> dict[int, int]:
+    """The payload bytes of each job that has not ended, as was said last."""
+    jobs = [job for job in world.jobs.values() if job.tenant == tenant and not job.ended]
+    return {job.id: len(job.last_said.payload) for job in jobs}
+
+
+def check_bounds(
+    world: World, tenant: str, before: dict[int, int], created: list[OracleJob]
+) -> None:
+    """May the tenant have grown from `before`, with these new jobs?
+
+    Every new one counts, and what lived before, though some be dead already.
+    """
+    jobs = [world.jobs[job_id] for job_id in before] + created
     places: list[tuple[str | None, Bounds]] = [(None, world.bounds.get(tenant, Bounds()))]
+    queues = sorted({job.queue for job in jobs})
     places += [(queue, world.config(tenant, queue).bounds) for queue in queues]
     for queue, bounds in places:
-        new = [job for job in created if queue in (None, job.queue)]
-        if not new or bounds == Bounds():
-            continue
-        live = [  # with all that the push creates, though some be dead already
-            job
-            for job in world.jobs.values()
-            if job.tenant == tenant and queue in (None, job.queue) and (not job.ended or job in new)
-        ]
-        if bounds.jobs is not None and len(live) > bounds.jobs:
-            raise Overloaded(f"{len(live)} jobs, {bounds.jobs} may be")
-        size = sum(len(job.said.payload) for job in live)
-        if bounds.bytes is not None and size > bounds.bytes:
+        here = [job for job in jobs if queue in (None, job.queue)]
+        any_new = any(job in created for job in here)
+        if bounds.jobs is not None and any_new and len(here) > bounds.jobs:
+            raise Overloaded(f"{len(here)} jobs, {bounds.jobs} may be")
+        size = sum(len(job.last_said.payload) for job in here)
+        grows = size > sum(before.get(job.id, 0) for job in here)
+        if bounds.bytes is not None and (any_new or grows) and size > bounds.bytes:
             raise Overloaded(f"{size} bytes, {bounds.bytes} may be")
     for queue, bounds in places:
         new = [job for job in created if queue in (None, job.queue)]

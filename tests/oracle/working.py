@@ -6,7 +6,7 @@ from math import floor
 
 import msgspec
 
-from penstock.model.errors import Conflict, Invalid, LeaseLost, NotFound
+from penstock.model.errors import Conflict, Invalid, LeaseLost, NotFound, Overloaded
 from penstock.model.fingerprint import fingerprint
 from penstock.model.job import (
     ClaimedRun,
@@ -165,9 +165,11 @@ def ack(
 ) -> Acked:
     held, lost = held_of(world, tenant, token, ids)
     acked = {job.id for job in held}
+    still = {job.id for job in world.held(lease_of(world, tenant, token))}
     for job_id in results:
-        if job_id not in acked:
+        if job_id in still - acked:
             raise Invalid(f"job {job_id} is not acked by this call", "results")
+    lost = Ids.of(dict.fromkeys((*lost, *(job_id for job_id in results if job_id not in still))))
     for job in sorted(held, key=lambda job: job.id):
         if job.id in results and job.waiting is None:
             job.result = results[job.id]
@@ -280,7 +282,13 @@ def edit(
         options = msgspec.structs.replace(job.said.options, codec=codec or job.said.options.codec)
         if options.codec == "json":
             check_payload(options.codec, payload)
-        job.said = replace(job.said, payload=payload, options=options)
+        before = pushing.sizes(world, tenant)
+        was, job.said = job.said, replace(job.said, payload=payload, options=options)
+        try:
+            pushing.check_bounds(world, tenant, before, [])
+        except Overloaded:
+            job.said = was
+            raise
         for claim_of in job.said.keys:
             record = keys.holder(world, tenant, job.queue, claim_of.key)
             if record is not None and record.job_id == job.id:

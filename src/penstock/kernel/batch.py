@@ -25,11 +25,11 @@ from penstock.kernel.codes import (
     SCHEDULED,
 )
 from penstock.kernel.commands import Load, due
-from penstock.kernel.ending import pin, run_cascade, unpin
+from penstock.kernel.ending import pin, run_cascade, size_of, unpin
 from penstock.kernel.flows import Dependencies, check_graph, die_of_dependency, has_failed, resolve
 from penstock.kernel.foresight import Foresight
 from penstock.kernel.replace import replace
-from penstock.model.job import CREATED, UPDATED
+from penstock.model.job import CREATED, IGNORED, UPDATED
 from penstock.model.store import Pushed, PushedRun
 
 if TYPE_CHECKING:
@@ -58,6 +58,31 @@ class Batch:
             else [index for index, (outcome, _) in enumerate(decisions) if outcome == CREATED]
             for load, decisions in zip(self.loads, self.decisions, strict=True)
         ]
+
+    def created_in(self) -> dict[str, int]:
+        """How many jobs will be created, by queue."""
+        counts: dict[str, int] = {}
+        for load, indices in zip(self.loads, self.created(), strict=True):
+            counts[load.queue] = counts.get(load.queue, 0) + len(indices)
+        return counts
+
+    def growth(self) -> dict[str, int]:
+        """By how many payload bytes the queues will grow; a job counts with what is said last."""
+        grown = dict.fromkeys((load.queue for load in self.loads), 0)
+        sizes: dict[int, tuple[str, int]] = {}  # of keyed jobs
+        for load, decisions, start in zip(self.loads, self.decisions, self.starts, strict=False):
+            if decisions is None:
+                grown[load.queue] += load.ends[-1]
+                continue
+            for index, (outcome, known) in enumerate(decisions):
+                if outcome != IGNORED:
+                    _, begin, end = load.place(index)
+                    sizes[known or -(start + index + 1)] = (load.queue, end - begin)
+        for job, (queue, size) in sizes.items():
+            found = self.kernel.locate(self.tenant_name, job) if job > 0 else None
+            before = size_of(*found, found[1] + 1, None) if found is not None else 0
+            grown[queue] += size - before
+        return grown
 
     def decide(self) -> None:
         kernel = self.kernel

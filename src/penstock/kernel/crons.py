@@ -46,8 +46,9 @@ def put_cron(kernel: "Kernel", command: PutCron) -> CronInfo:
     pushed = None
     if command.load is not None:
         # First what may be refused; the old instants, still there, do not count against bounds.
-        leaving = 0 if before is None or before is record else len(before.pending)
         whole = Push(tenant=command.tenant, loads=(command.load,))
+        old = before if before is not record else None
+        leaving = _not_started(kernel, command.tenant, old) if old is not None else []
         pushed = push_replacing(kernel, whole, leaving)
     if before is not None and before is not record:
         remove_pending(kernel, command.tenant, before)
@@ -107,26 +108,31 @@ def came_due(kernel: "Kernel", block: Block, offset: int, at: int) -> bool:
 def remove_pending(
     kernel: "Kernel", tenant: str, record: CronRecord, *, started: bool = True
 ) -> None:
-    """Instants that no worker has started vanish, keys too, so that they may be installed again.
-
-    `started`: those that came due, too.
-    """
-    for job_id in [*record.pending, *(record.live if started else ())]:
-        found = kernel.locate(tenant, job_id)
-        if found is None:
-            continue
-        block, offset = found
-        side = block.sides.get(offset)
-        if COUNTER_OF[block.codes[offset]] not in WAITING or side is None or side.claimed:
-            continue
-        for claim in side.keys:
+    """Instants that no worker has started vanish, keys too, so that they may be installed again."""
+    for block, offset in _not_started(kernel, tenant, record, started=started):
+        for claim in block.sides[offset].keys:
             known = block.queue.keys.records.get(claim.key)
-            if known is not None and known.id == job_id:
+            if known is not None and known.id == block.base + offset:
                 block.queue.keys.strike(claim.key)
         if kernel.events is not None:
             tell.one(kernel, "cancelled", block, offset, kernel.now)
         end_one(kernel, block, offset, CANCELLED, kernel.now, forget_now=True)
     record.pending.clear()
+
+
+def _not_started(
+    kernel: "Kernel", tenant: str, record: CronRecord, *, started: bool = True
+) -> list[tuple[Block, int]]:
+    """Instants that no worker has started; `started`: those that came due, too."""
+    places = []
+    for job_id in [*record.pending, *(record.live if started else ())]:
+        found = kernel.locate(tenant, job_id)
+        side = found[0].sides.get(found[1]) if found is not None else None
+        if found is None or side is None or side.claimed:
+            continue
+        if COUNTER_OF[found[0].codes[found[1]]] in WAITING:
+            places.append(found)
+    return places
 
 
 def drop_cron(kernel: "Kernel", command: DropCron) -> bool:

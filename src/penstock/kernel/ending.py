@@ -171,11 +171,13 @@ def _lower_bounds(
 
 
 def size_of(block: Block, lo: int, hi: int, mask: bytes | None) -> int:
-    """Payload bytes of these jobs, as they are now."""
+    """Payload bytes of these jobs, as was said last: a version that waits counts already."""
     total = 0
     for offset in range(lo, hi):
         if mask is None or mask[offset - lo]:
-            _, begin, end = block.place(offset)
+            side = block.sides.get(offset)
+            version = side.next if side is not None else None
+            _, begin, end = block.place(offset) if version is None else version.payload
             total += end - begin
     return total
 

@@ -5,13 +5,16 @@ takes jobs one by one where they have keys, groups, headers or dependencies.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kernel.append import append_plain, append_single
 from penstock.kernel.batch import Batch
+from penstock.kernel.blocks import Block
 from penstock.kernel.commands import Load, Push
+from penstock.kernel.ending import size_of
 from penstock.kernel.limits import Meter
 from penstock.model.errors import Invalid, Overloaded, RateLimited
+from penstock.model.policy import Bounds
 from penstock.model.store import Pushed
 
 if TYPE_CHECKING:
@@ -39,12 +42,26 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
     return _push(kernel, command)
 
 
-def push_replacing(kernel: "Kernel", command: Push, leaving: int) -> Pushed:
-    """A push in whose wake that many waiting jobs of its queue will vanish."""
-    return _push(kernel, command, leaving)
+class Leaving(NamedTuple):
+    """How much vanishes from a queue in the wake of a push."""
+
+    queue: str = ""
+    jobs: int = 0
+    bytes: int = 0
 
 
-def _push(kernel: "Kernel", command: Push, leaving: int = 0) -> Pushed:
+NOTHING = Leaving()
+
+
+def push_replacing(kernel: "Kernel", command: Push, leaving: Sequence[tuple[Block, int]]) -> Pushed:
+    """A push that is not refused for the sake of jobs, all of one queue, that leave for it."""
+    if not leaving:
+        return _push(kernel, command)
+    size = sum(size_of(block, offset, offset + 1, None) for block, offset in leaving)
+    return _push(kernel, command, Leaving(leaving[0][0].queue.name, len(leaving), size))
+
+
+def _push(kernel: "Kernel", command: Push, leaving: Leaving = NOTHING) -> Pushed:
     tenant_name = command.tenant
     producer = None
     if command.producer is not None:
@@ -62,7 +79,7 @@ def _push(kernel: "Kernel", command: Push, leaving: int = 0) -> Pushed:
     batch = Batch(kernel, tenant_name, command.loads, bulk)
     batch.decide()
     batch.foresight.check_room()
-    _check_bounds(kernel, tenant_name, command.loads, batch, leaving)
+    _check_bounds(kernel, tenant_name, batch, leaving)
     pushed = batch.apply(command.part)
     if command.producer is not None:
         kernel.remember(tenant_name, command.producer, command.sequence, command.content, pushed)
@@ -94,38 +111,30 @@ def _check_ttls(kernel: "Kernel", loads: Sequence[Load]) -> None:
                 raise Invalid(f"a ttl of {ttl} ms ends before run_at", "ttl_ms")
 
 
-def _check_bounds(
-    kernel: "Kernel", tenant_name: str, loads: Sequence[Load], batch: "Batch", leaving: int
-) -> None:
+def _check_bounds(kernel: "Kernel", tenant_name: str, batch: "Batch", leaving: Leaving) -> None:
     tenant = kernel.tenants.get(tenant_name)
     if tenant is None:
         return
-    jobs: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    for load, created in zip(loads, batch.created(), strict=True):
-        jobs[load.queue] = jobs.get(load.queue, 0) + len(created)
-        size = 0
-        for index in created:
-            size += load.ends[index] - (load.ends[index - 1] if index else 0)
-        sizes[load.queue] = sizes.get(load.queue, 0) + size
+    jobs = batch.created_in()
+    queues = [tenant.queues[name] for name in jobs if name in tenant.queues]
+    if tenant.bounds == Bounds() and not any(queue.bounded for queue in queues):
+        return
+    growth = batch.growth()
     meters: list[tuple[Meter, int]] = []
-    for name, n in jobs.items():
-        queue = tenant.queues.get(name)
-        if queue is None or not queue.bounded or not n:
-            continue
-        bounds = queue.config.bounds
-        _fits("jobs", queue.live + n - leaving, bounds.jobs, f"queue {name!r}")
-        _fits("bytes", queue.bytes + sizes[name], bounds.bytes, f"queue {name!r}")
-        if queue.push_meter is not None:
+    for queue in queues:
+        name, n = queue.name, jobs[queue.name]
+        less = leaving if leaving.queue == name else NOTHING
+        live, held = queue.live - less.jobs, queue.bytes - less.bytes
+        _fit(queue.config.bounds, f"queue {name!r}", live, n, held, growth[name])
+        if queue.push_meter is not None and n:
             queue.touch()
             meters.append((queue.push_meter, n))
     total = sum(jobs.values())
-    if total:
-        _fits("jobs", tenant.live + total - leaving, tenant.bounds.jobs, "the tenant")
-        _fits("bytes", tenant.bytes + sum(sizes.values()), tenant.bounds.bytes, "the tenant")
-        if tenant.meter is not None:
-            kernel.changes.tenants.touch(tenant_name)
-            meters.append((tenant.meter, total))
+    live, held = tenant.live - leaving.jobs, tenant.bytes - leaving.bytes
+    _fit(tenant.bounds, "the tenant", live, total, held, sum(growth.values()))
+    if tenant.meter is not None and total:
+        kernel.changes.tenants.touch(tenant_name)
+        meters.append((tenant.meter, total))
     for meter, n in meters:
         if meter.room(kernel.elapsed) < n:
             rate = meter.rate
@@ -134,6 +143,13 @@ def _check_bounds(
         meter.take(kernel.elapsed, n)
 
 
-def _fits(field: str, would_be: int, most: int | None, whose: str) -> None:
-    if most is not None and would_be > most:
-        raise Overloaded(f"{whose} may hold {most} {field}; this push makes it {would_be}", field)
+def _fit(bounds: Bounds, whose: str, live: int, jobs: int, held: int, growth: int) -> None:
+    """May so many jobs, and bytes, come to what is there? What adds nothing always may."""
+    if jobs and bounds.jobs is not None and live + jobs > bounds.jobs:
+        raise Overloaded(
+            f"{whose} may hold {bounds.jobs} jobs; this push makes it {live + jobs}", "jobs"
+        )
+    if (jobs or growth > 0) and bounds.bytes is not None and held + growth > bounds.bytes:
+        raise Overloaded(
+            f"{whose} may hold {bounds.bytes} bytes; this push makes it {held + growth}", "bytes"
+        )

@@ -57,6 +57,10 @@ def replace(
     side = block.side(offset)
     job_id = block.base + offset
     kernel.chunks[version.payload[0]] = kernel.chunks.get(version.payload[0], 0) + 1
+    if queue.bounded:
+        size = version.payload[2] - version.payload[1] - size_of(block, offset, offset + 1, None)
+        queue.bytes += size
+        queue.tenant.bytes += size
     mine = queue.keys.open_to(claims, job_id, kernel.now, new=False)
     renewed = {claim.key: claim for claim in (*side.keys, *mine)}
     side.keys = tuple(renewed.values())
@@ -106,10 +110,6 @@ def adopt(
     job_id = block.base + offset
     before = COUNTER_OF[block.codes[offset]]
     queue.counts[before] -= 1
-    if queue.bounded:
-        size = version.payload[2] - version.payload[1] - size_of(block, offset, offset + 1, None)
-        queue.bytes += size
-        queue.tenant.bytes += size
     stays = side.group == version.group and before != HELD
     if side.group is not None and before != HELD:
         block.codes[offset] = BLOCKED  # no longer ready: its group must not count on it

@@ -51,10 +51,8 @@ def named(lease: LeaseRecord, ids: Sequence[int] | None) -> tuple[list[Held], li
         lost: list[int] = []
     else:
         held, lost = [], []
-        blocks = lease.queue.blocks
         for job_id in dict.fromkeys(ids):
-            block = blocks.get((job_id - 1) >> SHIFT)
-            run = lease.run_of(block, (job_id - 1) & MASK) if block is not None else None
+            run = _holder(lease, job_id)
             if run is None:
                 lost.append(job_id)
             else:
@@ -62,6 +60,11 @@ def named(lease: LeaseRecord, ids: Sequence[int] | None) -> tuple[list[Held], li
     if not held:
         raise LeaseLost("the lease holds none of these jobs (any more)", "lease")
     return held, lost
+
+
+def _holder(lease: LeaseRecord, job_id: int) -> HeldRun | None:
+    block = lease.queue.blocks.get((job_id - 1) >> SHIFT)
+    return lease.run_of(block, (job_id - 1) & MASK) if block is not None else None
 
 
 def held_by(lease: LeaseRecord) -> list[Held]:
@@ -126,9 +129,12 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
     results = command.results or {}
     if results:
         acked = {run.block.base + offset for run, offset in held}
+        known = {*acked, *lost}
         for job_id in results:
-            if job_id not in acked:
-                raise Invalid(f"job {job_id} is not acked by this call", "results")
+            if job_id not in known:
+                if _holder(lease, job_id) is not None:
+                    raise Invalid(f"job {job_id} is not acked by this call", "results")
+                lost.append(job_id)
     for run, offset in held:
         side = run.block.sides.get(offset)
         place = results.get(run.block.base + offset)

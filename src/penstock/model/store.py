@@ -269,7 +269,8 @@ class Store(ABC):
         """Complete jobs held by the lease; without `ids` every job it still holds.
 
         Raises LeaseLost, changing nothing, if the lease holds none of them (any more). Results are
-        kept with their jobs; one for a job that is not acked by this call is Invalid.
+        kept with their jobs; a job named by its result alone and not held is `lost` like one named
+        in `ids`. A result for a job that is held but not among the `ids` is Invalid.
         """
 
     @abstractmethod
