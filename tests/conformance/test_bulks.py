@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import Conflict, Invalid, NotFound
-from penstock.model.job import JobSpec
+from penstock.model.job import JobSpec, Run
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.store import BulkInfo
 from tests.conformance.harness import Harness
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
+SAID = 1_700_000_600_000  # ahead of where the clock begins
 
 
 async def open_bulk(h: Harness, name: str | None = "b", **more: int) -> BulkInfo:
@@ -67,6 +68,37 @@ async def test_a_held_job_neither_expires_nor_comes_due(h: Harness) -> None:
     assert await h.claimed("q", 1, lease_ms=DAY) == [expires]
     await h.advance(1)
     assert await h.claimed("q", 5) == [delayed]
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"headers": {"a": "1"}}, {"depends_on": (-1,)}], ids=["plain", "own", "blocked"]
+)
+async def test_run_at_of_a_held_job_is_shown_as_said(h: Harness, spec: dict[str, Any]) -> None:
+    bulk = (await h.store.open_bulk(h.name)).bulk
+    said = [{"run_at": SAID}, {"run_at": 5}, {"delay_ms": 1_000}, {"run_at": SAID + 1}]
+    jobs: list[dict[str, Any]] = [{}, *({**times, **spec} for times in said)]
+    ids = (await h.push_many("q", jobs, bulk=bulk)).ids
+    pushed = h.now
+    shown = [(await h.job(job_id)).run_at for job_id in ids]
+    assert shown == [pushed, SAID, pushed, pushed, SAID + 1]
+    await h.advance(SAID - pushed)
+    await h.store.commit_bulk(h.name, bulk)
+    shown = [(await h.job(job_id)).run_at for job_id in ids]
+    assert shown == [SAID, SAID, SAID, SAID + 1_000, SAID + 1]
+
+
+async def test_run_at_of_alike_held_jobs_is_shown_as_said(h: Harness) -> None:
+    bulk = (await h.store.open_bulk(h.name)).bulk
+    for run_at in (SAID, None, SAID):
+        run = Run.pack("q", [b"1", b"2"], run_at=run_at)
+        await h.store.push(h.name, [run], bulk=bulk)
+    pushed = h.now
+    expected = [SAID, SAID, pushed, pushed, SAID, SAID]
+    assert [job.run_at for job in await h.scan("q")] == expected
+    await h.advance(1)
+    await h.store.commit_bulk(h.name, bulk)
+    expected[2:4] = [h.now, h.now]
+    assert [job.run_at for job in await h.scan("q")] == expected
 
 
 async def test_the_ttl_counts_from_the_commit(h: Harness) -> None:

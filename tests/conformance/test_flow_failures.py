@@ -1,5 +1,7 @@
 """Flows, when things go wrong: failed dependencies, forgotten ones, and results kept for others."""
 
+from typing import Any
+
 import pytest
 
 from penstock.model.errors import NotFound
@@ -174,6 +176,33 @@ async def test_a_key_of_a_job_that_is_dead_at_its_push_is_free_for_the_next_of_t
     assert [outcome for _, outcome in jobs] == ["created", "created"]
     assert [await h.state(job_id) for job_id, _ in jobs] == [State.DEAD, State.READY]
     assert await h.store.by_key(h.name, "q", "k") == jobs[1][0]
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["pushed", "replaced"])
+async def test_a_job_that_is_dead_at_once_shows_the_run_at_that_was_said(
+    h: Harness, replaces: bool
+) -> None:
+    failed = await h.push("d")
+    await h.cancel(failed)
+    for times, ahead in (({"run_at": h.now + 500}, 500), ({"delay_ms": 70}, 70), ({}, 0)):
+        if replaces:
+            await h.push("q", key="k")
+        keyed: dict[str, Any] = {"key": "k", "on_conflict": "replace", **times}
+        job_id = await h.push("q", depends_on=(failed,), **keyed)
+        job = await h.job(job_id)
+        assert (job.state, job.run_at) == (State.DEAD, h.now + ahead)
+
+
+async def test_a_replaced_job_without_delay_is_ready_as_soon_as_it_is_unblocked(
+    h: Harness,
+) -> None:
+    first = await h.push("d")
+    keyed: dict[str, Any] = {"key": "k", "on_conflict": "replace"}
+    await h.push("q", delay_ms=50, **keyed)
+    job_id = await h.push("q", depends_on=(first,), **keyed)
+    await h.jump(-3_600_000)
+    await h.ack(await h.lease("d"))
+    assert await h.state(job_id) == State.READY
 
 
 async def test_a_key_of_a_job_that_dies_of_its_replacement_is_free_for_the_next_of_the_batch(

@@ -394,6 +394,22 @@ async def test_ten_thousand_ended_jobs_are_known_and_the_oldest_end_goes_first(h
     assert await h.states(second) == {"completed": 1_500, "forgotten": 500}
 
 
+@pytest.mark.parametrize("how", ["ack", "cancel"])
+async def test_of_jobs_that_one_call_ends_the_lowest_ids_are_forgotten_first(
+    h: Harness, how: str
+) -> None:
+    await h.configure("q", retain_count=2)
+    ids = await h.push_alike("q", 4)
+    lease = await h.lease("q", 4)
+    named = [ids[3], ids[0], ids[2], ids[1]]
+    answer = await (h.ack(lease, named) if how == "ack" else h.cancel(*named))
+    assert list(answer.acked) == named
+    assert [job.id for job in await h.scan("q")] == ids[2:]
+    (last,) = await h.push_alike("q", 1)
+    await h.cancel(last)
+    assert [job.id for job in await h.scan("q")] == [ids[3], last]
+
+
 async def test_completed_cancelled_and_expired_jobs_are_counted_together(h: Harness) -> None:
     await h.configure("q", retain_count=3)
     completed = await h.finish("q")

@@ -12,7 +12,6 @@ import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.model.job import Job, JobError, Lease, LogLine, Run
-from penstock.model.lifecycle import ENDED, State
 from penstock.model.store import (
     Acked,
     BulkInfo,
@@ -122,7 +121,6 @@ def claimed(job: Job, view: View) -> dict[str, Any]:
 def known(job: Job, view: View) -> dict[str, Any]:
     """Everything that is known of a job."""
     return claimed(job, view) | {
-        "run_at": run_at_of(job, view),
         "queue": job.queue,
         "state": job.state.value,
         "dead_reason": job.dead_reason,
@@ -136,14 +134,6 @@ def known(job: Job, view: View) -> dict[str, Any]:
         "finished_at": job.finished_at,
         "dependants": renamed(job.dependants, view),
     }
-
-
-def run_at_of(job: Job, view: View) -> int | None:
-    """None where it says nothing: held (it counts from the commit), past and still blocked, or
-    ended without an attempt."""
-    past = job.state is State.BLOCKED and job.run_at <= view.now
-    never = job.state in ENDED and job.attempt == 0
-    return None if past or never or job.state is State.HELD else job.run_at
 
 
 def error_of(error: JobError) -> tuple[Any, ...]:

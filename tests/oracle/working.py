@@ -253,7 +253,7 @@ def cancel(world: World, tenant: str, ids: Iterable[int], *, discard: bool) -> A
     jobs = [job for job in known if job is not None and not job.ended]
     for job in jobs:
         job.state = State.CANCELLED  # all at once: none of them fails as another's dependant
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: job.id):
         if discard:
             life.die(world, job, DeadReason.DISCARDED, world.now)
         else:

@@ -66,8 +66,11 @@ def append_held(kernel: "Kernel", queue: "Queue", load: Load, first: int) -> Pus
             block.opts.extend(numbers[which] for which in part)
         block.codes += BYTE[HELD] * m
         block.note_created(position, kernel.now)
-        if block.due_ms:
-            block.note_due(position, 0)
+        if isinstance(load.run_at, Sequence):
+            for at in range(m):
+                block.note_due(position + at, due(load.run_at, None, index + at, kernel.now) or 0)
+        else:
+            block.note_due(position, due(load.run_at, None, 0, kernel.now) or 0)
         _append_payloads(block, load, index, m, position)
         block.live += m
         index += m

@@ -235,7 +235,8 @@ class Batch:
         block.codes.append(HELD)
         extend_options(block, number, 1)
         block.note_created(offset, now)
-        block.note_due(offset, 0)
+        until = due(load.run_at, None, index, now) if self.bulk is not None else None
+        block.note_due(offset, until or 0)
         append_payload(block, offset, load.chunk, load.start + begin, size)
         block.live += 1
         kernel.chunks[load.chunk] = kernel.chunks.get(load.chunk, 0) + 1
@@ -346,16 +347,12 @@ def publish(
             queue.group(side.group).jobs += 1
         if side.depends_on:
             failed = resolve(kernel, block, offset, side, pinned=not fresh)
-            if failed:
+            if failed or side.unmet:
                 queue.counts[BLOCKED] += 1
                 block.codes[offset] = BLOCKED
-                die_of_dependency(kernel, block, offset, failed, at)
-                return
-            if side.unmet:
-                queue.counts[BLOCKED] += 1
-                block.codes[offset] = BLOCKED
-                if until is not None:
-                    side.run_at = until
+                side.run_at = until
+                if failed:
+                    die_of_dependency(kernel, block, offset, failed, at)
                 return
     if until is not None:
         queue.counts[SCHEDULED] += 1

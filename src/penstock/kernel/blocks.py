@@ -314,8 +314,11 @@ class Block:
     def run_at(self, offset: int) -> int:
         """Not before this instant: as said, or when a retry is due; else when it was pushed."""
         side = self.sides.get(offset)
-        if side is not None and side.run_at is not None:
-            return side.run_at
+        if side is not None:
+            if side.run_at is not None:
+                return side.run_at
+            if side.created_at is not None:  # it began anew: the column says what was before
+                return side.created_at
         due = self._column(offset)
         return due if due > 0 else self.created_at(offset)
 

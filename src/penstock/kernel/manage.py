@@ -58,15 +58,16 @@ if TYPE_CHECKING:
 
 
 def cancel(kernel: "Kernel", command: Cancel) -> Acked:
-    done: list[int] = []
+    done: dict[int, tuple[Block, int]] = {}
     lost: list[int] = []
     for job_id in dict.fromkeys(command.ids):
         found = kernel.locate(command.tenant, job_id)
         if found is None or COUNTER_OF[found[0].codes[found[1]]] in ENDED:
             lost.append(job_id)
-            continue
-        cancel_one(kernel, *found, discard=command.discard)
-        done.append(job_id)
+        else:
+            done[job_id] = found
+    for job_id in sorted(done):
+        cancel_one(kernel, *done[job_id], discard=command.discard)
     return Acked(Ids.of(done), Ids.of(lost))
 
 

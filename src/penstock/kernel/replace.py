@@ -153,7 +153,7 @@ def _stand(
     if side.unmet or failed:
         queue.counts[BLOCKED] += 1
         block.codes[offset] = BLOCKED
-        side.run_at = at if until is None else until
+        side.run_at = until if until is not None and until > at else None
         if failed:
             die_of_dependency(kernel, block, offset, failed, at)
     elif until is not None and until > at:

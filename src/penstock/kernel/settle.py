@@ -74,8 +74,12 @@ def held_by(lease: LeaseRecord) -> list[Held]:
         runs = sorted(runs, key=lambda run: (run.block.number, run.lo))
     held = [(run, offset) for run in runs for offset in run.offsets()]
     if len(runs) > 1:
-        held.sort(key=lambda each: (each[0].block.number, each[1]))
+        held.sort(key=_by_id)
     return held
+
+
+def _by_id(held: Held) -> tuple[int, int]:
+    return held[0].block.number, held[1]
 
 
 def leave(kernel: "Kernel", run: HeldRun, offset: int) -> None:
@@ -135,7 +139,7 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
                 if _holder(lease, job_id) is not None:
                     raise Invalid(f"job {job_id} is not acked by this call", "results")
                 lost.append(job_id)
-    for run, offset in held:
+    for run, offset in sorted(held, key=_by_id):  # however they were named
         side = run.block.sides.get(offset)
         place = results.get(run.block.base + offset)
         if place is not None:
