@@ -522,6 +522,10 @@ class History:
     def tick(self) -> c.Command:
         return c.Tick(self.one_of(1, 2, 10, 1_000))
 
+    def resume(self) -> c.Command:
+        block = self.kernel.next_block + self.one_of(0, 0, 1, 5)
+        return c.Resume(self.caps, self.one_of(None, block))
+
     def command(self) -> c.Command:
         (draw,) = self.random.choices(DRAWS, WEIGHTS)
         return draw(self)
@@ -549,6 +553,7 @@ WEIGHED: dict[Callable[[History], c.Command], float] = {
     History.put_cron: 1.2,
     History.drop_cron: 0.3,
     History.tick: 5,
+    History.resume: 0.3,
 }
 DRAWS = list(WEIGHED)
 WEIGHTS = list(WEIGHED.values())

@@ -312,6 +312,7 @@ def _follow_keys(kernel: "Kernel", tenant: str, block: Block, offset: int, plan:
     side = block.sides.get(offset)
     if side is None or plan.decisions.keys().isdisjoint(side.depends_on):
         return
+    block.touch()
     before, job_id = side.depends_on, block.base + offset
     side.depends_on = tuple(
         dict.fromkeys(

@@ -186,6 +186,7 @@ def redirect(kernel: "Kernel", tenant: str, dependant: int, old: int, new: int) 
     version = side.next if side.next is not None else side
     if old not in version.depends_on:
         return
+    block.touch()
     if new not in version.depends_on and COUNTER_OF[block.codes[offset]] not in ENDED:
         pin(kernel, tenant, (new,))
     version.depends_on = tuple(
@@ -198,6 +199,7 @@ def redirect(kernel: "Kernel", tenant: str, dependant: int, old: int, new: int) 
     code = COMPLETED
     if found is not None:
         code = COUNTER_OF[found[0].codes[found[1]]]
+        found[0].touch()
         other = found[0].side(found[1])
         other.dependants = [*(other.dependants or ()), dependant]
     if code not in ENDED:
