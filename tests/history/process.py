@@ -1,0 +1,44 @@
+"""The workload in a process of its own, to be killed at any moment.
+
+    python -m tests.history.process --url URL --log FILE --seed N --operations M
+
+Prints READY when the store is open and DONE when the calls are made. The history goes to FILE, at
+its end: run it again with the same FILE after a crash, and the history goes on.
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from penstock.model.store import Durability
+from penstock.open import open_store
+from tests.history.record import FileLog
+from tests.history.recorder import Recorder
+from tests.history.workload import work
+
+
+async def run(
+    url: str, log: Path, seed: int, operations: int, durability: Durability | None
+) -> None:
+    store = await open_store(url)
+    with FileLog(log) as lines:
+        recorder = Recorder(store, lines)
+        print("READY", flush=True)
+        await work(recorder, seed=seed, operations=operations, durability=durability)
+    await store.close()
+    print("DONE", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--log", required=True, type=Path)
+    parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--operations", required=True, type=int)
+    parser.add_argument("--durability", choices=("fsync", "os"), default=None)
+    said = parser.parse_args()
+    asyncio.run(run(said.url, said.log, said.seed, said.operations, said.durability))
+
+
+if __name__ == "__main__":
+    main()

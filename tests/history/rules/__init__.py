@@ -1,0 +1,1 @@
+"""The rules, each a short function that reads like its sentence. Its name is the rule's name."""
