@@ -1,7 +1,7 @@
 """Stores with one bug each, by the rule that has to catch it. Each names its bug."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -159,10 +159,9 @@ class LosesLeases(Buggy):
 
 
 class LeasesForTooLong(Buggy):
-    async def claim(
-        self, tenant: str, queues: Sequence[str], n: int = 1, *, lease_ms: Any, **more: Any
-    ) -> Lease | None:
-        return await super().claim(tenant, queues, n, lease_ms=lease_ms + 500, **more)
+    async def claim(self, tenant: str, queues: Sequence[str], n: int = 1, **more: Any) -> Any:
+        more["lease_ms"] += 500
+        return await super().claim(tenant, queues, n, **more)
 
 
 class _OtherOptions(Buggy):
@@ -187,7 +186,9 @@ class CountsNoAttempts(Buggy):
         if lease is None:
             return None
         runs = [
-            replace(run, individual={i: replace(own, attempt=1) for i, own in run.individual.items()})
+            replace(
+                run, individual={i: replace(own, attempt=1) for i, own in run.individual.items()}
+            )
             for run in lease.runs
         ]
         return replace(lease, runs=tuple(runs))
@@ -228,9 +229,13 @@ class GivesIdsBackwards(Buggy):
     async def push(self, tenant: str, runs: Sequence[Run], **more: Any) -> Pushed:
         pushed = await super().push(tenant, runs, **more)
         some = tuple(
-            replace(run, ids=tuple(range(run.first + run.count - 1, run.first - 1, -1)),
-                    outcomes=bytes(run.count))
-            if run.ids is None else run
+            replace(
+                run,
+                ids=tuple(range(run.first + run.count - 1, run.first - 1, -1)),
+                outcomes=bytes(run.count),
+            )
+            if run.ids is None
+            else run
             for run in pushed.runs
         )
         return Pushed(some)
@@ -303,7 +308,7 @@ class ForgetsGroups(Buggy):
 
 
 class _OtherLimits(Buggy):
-    limits: dict[str, Any]
+    limits: ClassVar[dict[str, Any]]
 
     async def configure(self, tenant: str, queue: str, config: QueueConfig) -> None:
         limits: Limits = replace(config.limits, **self.limits)
@@ -311,22 +316,20 @@ class _OtherLimits(Buggy):
 
 
 class RunsGroupsWide(_OtherLimits):
-    limits: Final = {"group_concurrency": 50}
+    limits: ClassVar = {"group_concurrency": 50}
 
 
 class KnowsNoConcurrency(_OtherLimits):
-    limits: Final = {"concurrency": None, "rate": None}
+    limits: ClassVar = {"concurrency": None}
 
 
 class KnowsNoRate(_OtherLimits):
-    limits: Final = {"rate": None, "concurrency": None}
+    limits: ClassVar = {"rate": None}
 
 
 class DeliversEarly(Buggy):
     async def push(self, tenant: str, runs: Sequence[Run], **more: Any) -> Pushed:
-        return await super().push(
-            tenant, [replace(run, delay_ms=None) for run in runs], **more
-        )
+        return await super().push(tenant, [replace(run, delay_ms=None) for run in runs], **more)
 
 
 class RetriesEarly(Buggy):
@@ -334,13 +337,13 @@ class RetriesEarly(Buggy):
         self, tenant: str, lease: str, ids: Iterable[int] | None = None, **more: Any
     ) -> Any:
         asked = more.pop("retry_in_ms")
-        failed = await super().fail(
-            tenant, lease, ids, retry_in_ms=asked and asked // 2, **more
-        )
+        failed = await super().fail(tenant, lease, ids, retry_in_ms=asked and asked // 2, **more)
         if asked is None:
             return failed
-        later = [job if job.run_at is None else replace(job, run_at=job.run_at + asked - asked // 2)
-                 for job in failed.jobs]
+        later = [
+            job if job.run_at is None else replace(job, run_at=job.run_at + asked - asked // 2)
+            for job in failed.jobs
+        ]
         return replace(failed, jobs=tuple(later))
 
 

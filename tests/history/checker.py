@@ -10,13 +10,12 @@ from typing import Final
 import msgspec
 
 from tests.history.final import FinalState
+from tests.history.operations import History, Operation
 from tests.history.rules import kept, leases, order, pushes
-from tests.history.story import Case, History, Operation, Rule
+from tests.history.story import Case, Rule
 
 RULES: Final[dict[str, Rule]] = {
-    rule.__name__: rule
-    for part in (kept, leases, pushes, order)
-    for rule in part.RULES
+    rule.__name__: rule for part in (kept, leases, pushes, order) for rule in part.RULES
 }
 SHOWN: Final = 20  # violations of one rule; a broken store would otherwise fill the screen
 

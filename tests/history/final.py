@@ -11,8 +11,9 @@ from penstock.model.lifecycle import ENDED, State
 from tests.history import record as r
 from tests.history.recorder import Recorder, seen
 
-WAIT_MS: Final = 100
+WAIT_MS: Final = 40
 PAGE: Final = 1_000
+READINGS: Final = 20
 
 
 class FinalState(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,16 +72,26 @@ def is_unfinished(job: r.Seen, horizon: int) -> bool:
 
 async def read_final(recorder: Recorder, known: Iterable[int], horizon: int) -> FinalState:
     """The whole state, read several times over if it moves meanwhile."""
-    for _ in range(20):
-        before = await _counts(recorder)
-        now = recorder.clock.now_ms()
-        jobs = {job.id: job for queue in before for job in await _scan(recorder, queue)}
-        by_id = await _by_id(recorder, sorted({*jobs, *known}))
-        owners = await _owners(recorder, jobs.values())
-        if await _counts(recorder) == before:
+    ids = set(known)
+    final = await _read_once(recorder, ids, horizon)
+    for _ in range(READINGS):
+        if await _counts(recorder) == final.counts:
             break
+        final = await _read_once(recorder, ids, horizon)
+    return final
+
+
+async def _read_once(recorder: Recorder, known: set[int], horizon: int) -> FinalState:
+    counts = await _counts(recorder)
+    now = recorder.clock.now_ms()
+    jobs = {job.id: job for queue in counts for job in await _scan(recorder, queue)}
     return FinalState(
-        now=now, jobs=jobs, by_id=by_id, counts=before, owners=owners, patient_until=horizon
+        now=now,
+        jobs=jobs,
+        by_id=await _by_id(recorder, sorted(known | jobs.keys())),
+        counts=counts,
+        owners=await _owners(recorder, jobs.values()),
+        patient_until=horizon,
     )
 
 
@@ -112,9 +123,7 @@ async def _by_id(recorder: Recorder, ids: Sequence[int]) -> dict[int, State]:
     return states
 
 
-async def _owners(
-    recorder: Recorder, jobs: Iterable[r.Seen]
-) -> dict[tuple[str, str], int | None]:
+async def _owners(recorder: Recorder, jobs: Iterable[r.Seen]) -> dict[tuple[str, str], int | None]:
     names = {(job.queue, job.key) for job in jobs if job.key is not None}
     return {
         (queue, key): await recorder.store.by_key(recorder.tenant, queue, key)

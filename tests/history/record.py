@@ -49,9 +49,10 @@ def payload_of(serial: Serial) -> bytes:
 def serial_of(payload: bytes) -> Serial:
     """The serial in a payload. Foreign payloads get one that no push ever contained."""
     try:
-        return msgspec.json.decode(payload, type=Serial)
+        maker, number = msgspec.json.decode(payload, type=tuple[str, int])
     except msgspec.DecodeError:
         return (f"foreign {payload[:64]!r}", 0)
+    return maker, number
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,7 +92,7 @@ class _Call(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="do"):
     pass
 
 
-class Push(_Call, tag="push"):
+class Push(_Call, frozen=True, tag="push"):
     runs: list[SaidRun]
     producer: str | None = None
     sequence: int | None = None
@@ -99,20 +100,20 @@ class Push(_Call, tag="push"):
     part: str = ""
 
 
-class OpenBulk(_Call, tag="open_bulk"):
+class OpenBulk(_Call, frozen=True, tag="open_bulk"):
     bulk: str
 
 
-class CommitBulk(_Call, tag="commit_bulk"):
+class CommitBulk(_Call, frozen=True, tag="commit_bulk"):
     bulk: str
     parts: list[str] | None = None
 
 
-class AbortBulk(_Call, tag="abort_bulk"):
+class AbortBulk(_Call, frozen=True, tag="abort_bulk"):
     bulk: str
 
 
-class Claim(_Call, tag="claim"):
+class Claim(_Call, frozen=True, tag="claim"):
     queues: list[str]
     n: int = 1
     lease_ms: int | None = None
@@ -120,63 +121,63 @@ class Claim(_Call, tag="claim"):
     wait_ms: int = 0
 
 
-class Ack(_Call, tag="ack"):
+class Ack(_Call, frozen=True, tag="ack"):
     lease: str
     ids: list[Span] | None = None
     results: dict[int, str] = {}
 
 
-class Fail(_Call, tag="fail"):
+class Fail(_Call, frozen=True, tag="fail"):
     lease: str
     ids: list[Span] | None = None
     retry_in_ms: int | None = None
     dead: bool = False
 
 
-class Release(_Call, tag="release"):
+class Release(_Call, frozen=True, tag="release"):
     lease: str
     ids: list[Span] | None = None
 
 
-class Extend(_Call, tag="extend"):
+class Extend(_Call, frozen=True, tag="extend"):
     lease: str
     lease_ms: int | None = None
 
 
-class Cancel(_Call, tag="cancel"):
+class Cancel(_Call, frozen=True, tag="cancel"):
     ids: list[Span]
     discard: bool = False
 
 
-class Redrive(_Call, tag="redrive"):
+class Redrive(_Call, frozen=True, tag="redrive"):
     queue: str
     ids: list[Span] | None = None
     limit: int | None = None
 
 
-class PurgeDead(_Call, tag="purge_dead"):
+class PurgeDead(_Call, frozen=True, tag="purge_dead"):
     queue: str
     ids: list[Span] | None = None
 
 
-class Drain(_Call, tag="drain"):
+class Drain(_Call, frozen=True, tag="drain"):
     queue: str
 
 
-class Purge(_Call, tag="purge"):
+class Purge(_Call, frozen=True, tag="purge"):
     queue: str
 
 
-class Configure(_Call, tag="configure"):
+class Configure(_Call, frozen=True, tag="configure"):
     queue: str
     config: QueueConfig
 
 
-class Get(_Call, tag="get"):
+class Get(_Call, frozen=True, tag="get"):
     ids: list[Span]
 
 
-class ReadResult(_Call, tag="result"):
+class ReadResult(_Call, frozen=True, tag="result"):
     id: int
 
 
@@ -210,11 +211,11 @@ class _Answer(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="got"):
     pass
 
 
-class Done(_Answer, tag="done"):
+class Done(_Answer, frozen=True, tag="done"):
     """The call gives nothing back, or a number that no rule looks at."""
 
 
-class Made(_Answer, tag="made"):
+class Made(_Answer, frozen=True, tag="made"):
     """Of a push. Per run (first id, how many, outcome), in the order of the jobs."""
 
     runs: list[list[tuple[int, int, Outcome]]]
@@ -231,7 +232,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: str | None = None
 
 
-class Leased(_Answer, tag="leased"):
+class Leased(_Answer, frozen=True, tag="leased"):
     """Of a claim that got something; one that got nothing is Done."""
 
     lease: str
@@ -239,7 +240,7 @@ class Leased(_Answer, tag="leased"):
     jobs: list[Handed]
 
 
-class Touched(_Answer, tag="touched"):
+class Touched(_Answer, frozen=True, tag="touched"):
     """Of ack, release and cancel."""
 
     ids: list[Span]
@@ -252,20 +253,20 @@ class FailedOne(msgspec.Struct, frozen=True, array_like=True):
     run_at: int | None
 
 
-class FailedJobs(_Answer, tag="failed_jobs"):
+class FailedJobs(_Answer, frozen=True, tag="failed_jobs"):
     jobs: list[FailedOne]
     lost: list[Span] = []
 
 
-class Extended(_Answer, tag="extended"):
+class Extended(_Answer, frozen=True, tag="extended"):
     lost: list[Span] = []
 
 
-class Redriven(_Answer, tag="redriven"):
+class Redriven(_Answer, frozen=True, tag="redriven"):
     ids: list[Span]
 
 
-class Bulk(_Answer, tag="bulk"):
+class Bulk(_Answer, frozen=True, tag="bulk"):
     state: Literal["open", "committed", "aborted"]
 
 
@@ -290,31 +291,20 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (self.maker, self.number)
 
 
-class Shown(_Answer, tag="shown"):
+class Shown(_Answer, frozen=True, tag="shown"):
     """Of a get: those that are known."""
 
     jobs: list[Seen]
 
 
-class Ended(_Answer, tag="ended"):
+class Ended(_Answer, frozen=True, tag="ended"):
     """Of a result that was read."""
 
     state: State
     value: str | None = None
 
 
-Answer = (
-    Done
-    | Made
-    | Leased
-    | Touched
-    | FailedJobs
-    | Extended
-    | Redriven
-    | Bulk
-    | Shown
-    | Ended
-)
+Answer = Done | Made | Leased | Touched | FailedJobs | Extended | Redriven | Bulk | Shown | Ended
 
 
 # -- lines -----------------------------------------------------------------------------------------
@@ -326,21 +316,21 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     at: int  # elapsed, ms
 
 
-class Opened(_Line, tag="opened"):
+class Opened(_Line, frozen=True, tag="opened"):
     """A store was opened by this run: whatever an earlier one lost, it lost before this line."""
 
 
-class Invoked(_Line, tag="invoked"):
+class Invoked(_Line, frozen=True, tag="invoked"):
     op: int
     call: Call
 
 
-class Answered(_Line, tag="ok"):
+class Answered(_Line, frozen=True, tag="ok"):
     op: int
     answer: Answer
 
 
-class Refused(_Line, tag="failed"):
+class Refused(_Line, frozen=True, tag="failed"):
     """An error that says that nothing happened."""
 
     op: int
@@ -348,7 +338,7 @@ class Refused(_Line, tag="failed"):
     message: str = ""
 
 
-class Lost(_Line, tag="unknown"):
+class Lost(_Line, frozen=True, tag="unknown"):
     """No answer, or one that says nothing: the call may have happened, or happen yet."""
 
     op: int

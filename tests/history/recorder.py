@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.model.errors import Deadline, PenstockError, Unavailable
-from penstock.model.job import Ids, Job, JobError, JobOptions, Lease, Run
+from penstock.model.job import Ids, Job, JobError, JobOptions, Lease, Outcome, Run
 from penstock.model.policy import QueueConfig
 from penstock.model.store import (
     Acked,
@@ -119,9 +119,7 @@ class Recorder:
         return await self._record(call, self.store.commit_bulk(self.tenant, name, parts), bulk)
 
     async def abort_bulk(self, name: str) -> BulkInfo:
-        return await self._record(
-            r.AbortBulk(name), self.store.abort_bulk(self.tenant, name), bulk
-        )
+        return await self._record(r.AbortBulk(name), self.store.abort_bulk(self.tenant, name), bulk)
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -277,7 +275,7 @@ def _at(column: int | Sequence[int | None] | None, index: int) -> int | None:
 def made(pushed: Pushed) -> r.Made:
     runs = []
     for run in pushed.runs:
-        joined: list[tuple[int, int, r.Outcome]] = []
+        joined: list[tuple[int, int, Outcome]] = []
         for job_id, outcome in run:
             if joined and joined[-1][2] == outcome and job_id == joined[-1][0] + joined[-1][1]:
                 joined[-1] = (joined[-1][0], joined[-1][1] + 1, outcome)

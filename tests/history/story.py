@@ -1,20 +1,12 @@
-"""A history put in order: operations with their intervals, and what they did to each job.
+"""What the operations of a history did to each job, for the rules to read. Nothing is judged here.
 
-Nothing is judged here; the rules (`checker.py`) read this. Two notions carry all of them:
-
-- *before*: an operation whose answer stands above another's question happened before it. All
-  others may have happened in either order.
-- *may have*: an unknown operation counts as one that happened wherever that excuses the store, and
-  as one that did not wherever that excuses it.
+*May have* runs through all of it: an unknown operation counts as one that happened wherever that
+excuses the store, and as one that did not wherever that excuses it.
 """
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from itertools import accumulate
-from pathlib import Path
-from typing import Any, Final, Literal
 
 import msgspec
 
@@ -23,117 +15,7 @@ from penstock.model.lifecycle import LIVE, State
 from penstock.model.policy import DEFAULT_CONFIG, LEASE_MS, QueueConfig
 from tests.history import record as r
 from tests.history.final import FinalState
-
-NEVER: Final = 2**62  # a line that no history has, an instant that does not come
-
-
-class Operation(msgspec.Struct, eq=False):
-    """One call: what was asked, what came back, and when."""
-
-    call: Any  # one of record.Call
-    run: str
-    op: int
-    asked: int  # line
-    asked_now: int
-    asked_at: int
-    status: Literal["ok", "failed", "unknown"] = "unknown"
-    answer: Any = None  # one of record.Answer, if ok
-    code: str = ""  # if failed
-    told: int = NEVER  # line of the answer
-    told_now: int = NEVER
-    told_at: int = NEVER
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "ok"
-
-    @property
-    def maybe(self) -> bool:
-        """It happened, or may have."""
-        return self.status != "failed"
-
-    def before(self, other: "Operation") -> bool:
-        return self.told < other.asked
-
-    def __str__(self) -> str:
-        asked = msgspec.json.encode(self.call).decode()
-        answer = msgspec.json.encode(self.answer).decode() if self.ok else self.code or "?"
-        return f"line {self.asked}: {asked} -> {answer}"
-
-    __repr__ = __str__
-
-
-class History:
-    """The operations of a log, in the order of their questions."""
-
-    def __init__(self, lines: Sequence[r.Line]) -> None:
-        self.operations: list[Operation] = []
-        self.opened: list[int] = []
-        self._clock = list(accumulate((line.at for line in lines), max))
-        open_: dict[tuple[str, int], Operation] = {}
-        for number, line in enumerate(lines):
-            if isinstance(line, r.Opened):
-                self.opened.append(number)
-            elif isinstance(line, r.Invoked):
-                operation = Operation(line.call, line.run, line.op, number, line.now, line.at)
-                open_[line.run, line.op] = operation
-                self.operations.append(operation)
-            else:
-                _answer(open_[line.run, line.op], line, number)
-
-    @classmethod
-    def read(cls, path: Path | str) -> "History":
-        return cls(r.read_lines(path))
-
-    def ids(self) -> set[int]:
-        """Every id that an answered push has given."""
-        return {
-            job_id
-            for operation in self.operations
-            if operation.ok and isinstance(operation.answer, r.Made)
-            for run in operation.answer.runs
-            for first, count, _ in run
-            for job_id in range(first, first + count)
-        }
-
-    def line_at(self, elapsed: int) -> int:
-        """The first line that was written at this instant or later."""
-        return bisect_left(self._clock, elapsed)
-
-    def next_opened(self, line: int) -> int:
-        """The next line at which somebody opened the store."""
-        index = bisect_right(self.opened, line)
-        return self.opened[index] if index < len(self.opened) else NEVER
-
-    def forgiving(self, after: int) -> "History":
-        """The same history if what was answered from that instant (elapsed) on, until the store was
-        next opened, may have been lost: those answers count as never given."""
-        first = self.line_at(after)
-        until = self.next_opened(first)
-        copy = History(())
-        copy.opened, copy._clock = self.opened, self._clock
-        copy.operations = [
-            _unanswered(operation) if operation.ok and first <= operation.told < until else operation
-            for operation in self.operations
-        ]
-        return copy
-
-
-def _answer(operation: Operation, line: r.Line, number: int) -> None:
-    if isinstance(line, r.Answered):
-        operation.status, operation.answer = "ok", line.answer
-    elif isinstance(line, r.Refused):
-        operation.status, operation.code = "failed", line.code
-    else:
-        return  # unknown: it may happen yet
-    operation.told, operation.told_now, operation.told_at = number, line.now, line.at
-
-
-def _unanswered(operation: Operation) -> Operation:
-    return msgspec.structs.replace(
-        operation, status="unknown", answer=None, told=NEVER, told_now=NEVER, told_at=NEVER
-    )
-
+from tests.history.operations import NEVER, History, Operation
 
 # -- what was said of a job ------------------------------------------------------------------------
 
@@ -152,7 +34,9 @@ class Saying(msgspec.Struct, frozen=True, eq=False):
 def sayings(push: Operation) -> Iterator[Saying]:
     answers = push.answer.runs if push.ok else [[] for _ in push.call.runs]
     for run, answered in zip(push.call.runs, answers, strict=True):
-        given = iter([(i, outcome) for first, n, outcome in answered for i in range(first, first + n)])
+        given = iter(
+            [(i, outcome) for first, n, outcome in answered for i in range(first, first + n)]
+        )
         for said in run.jobs:
             for serial in said.serials:
                 job_id, outcome = next(given, (None, None))
@@ -407,8 +291,11 @@ class Case:
         return said[0].said if said else None
 
     def sweeps(self, queue: str, *kinds: type) -> list[Operation]:
-        return [op for op in self.of(*(kinds or (r.Drain, r.Purge, r.PurgeDead)))
-                if op.call.queue == queue]
+        return [
+            op
+            for op in self.of(*(kinds or (r.Drain, r.Purge, r.PurgeDead)))
+            if op.call.queue == queue
+        ]
 
     def configs(self, queue: str) -> list[QueueConfig]:
         """Every configuration that may have been in force while jobs of the queue were claimed."""
@@ -425,8 +312,9 @@ class Case:
 
     def unknown_claims(self, queue: str) -> list[Operation]:
         """Claims that may have taken jobs of the queue without anybody hearing of it."""
-        return [op for op in self.by_kind[r.Claim]
-                if op.status == "unknown" and queue in op.call.queues]
+        return [
+            op for op in self.by_kind[r.Claim] if op.status == "unknown" and queue in op.call.queues
+        ]
 
     def versions(self, life: Life) -> list[Saying]:
         """Everything that may have been this job's content: said of it, or in an unknown push."""
@@ -443,6 +331,10 @@ class Case:
         keys = {(one.queue, one.said.key) for one in certain + met if one.said.key is not None}
         unknown = [one for place in keys for one in self._unknown_replaces.get(place, ())]
         return certain + [one for one in met if one not in unknown] + unknown
+
+    def is_one_version(self, life: Life) -> bool:
+        """Whether nobody can have given this job another content, or the same again."""
+        return len({id(self.origin(one.push)) for one in self.versions(life)}) == 1
 
     @cached_property
     def _unknown_replaces(self) -> dict[tuple[str, str], list[Saying]]:

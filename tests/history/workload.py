@@ -1,7 +1,7 @@
 """A seeded workload that uses everything whose promises the checker holds a store to.
 
-Producers, workers and a canceller work at the same time on five queues until together they have
-made a given number of calls. What each draws depends on the seed alone; how they interleave is the
+Producers, workers and a canceller work at the same time on six queues until together they have
+taken a given number of steps, each a call or nothing to do. What each draws depends on the seed alone; how they interleave is the
 store's business. Leases and retries are short, on the system's clock, so that some run out on their
 own. Nobody waits for anything that might not come: waits are bounded, and when the store says that
 it is gone (`Unavailable`) everybody goes home.
@@ -11,11 +11,13 @@ What a queue is for:
   keyed    keys with every on_conflict, some on jobs that lie an hour ahead
   line     groups, one job at a time
   pairs    groups, two at a time
-  narrow   a rate and a concurrency limit
+  narrow   a concurrency limit
+  paced    a rate limit
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -33,7 +35,8 @@ CONFIGS: Final = {
     "keyed": QueueConfig(),
     "line": QueueConfig(),
     "pairs": QueueConfig(limits=Limits(group_concurrency=2)),
-    "narrow": QueueConfig(limits=Limits(concurrency=4, rate=Rate(tokens=300, burst=12))),
+    "narrow": QueueConfig(limits=Limits(concurrency=4)),
+    "paced": QueueConfig(limits=Limits(rate=Rate(tokens=150, burst=8))),
 }
 QUEUES: Final = tuple(CONFIGS)
 
@@ -56,10 +59,11 @@ async def work(
     operations: int,
     producers: int = 3,
     workers: int = 4,
+    leases_ms: Sequence[int] = LEASES_MS,
     durability: Durability | None = None,
 ) -> None:
     """Run the workload on a store; returns when the calls are made or the store is gone."""
-    load = Workload(recorder, seed, operations, durability)
+    load = Workload(recorder, seed, operations, leases_ms, durability)
     await load.configure()
     people: list[_Person] = [Producer(load, f"producer{index}") for index in range(producers)]
     people += [Worker(load, f"worker{index}") for index in range(workers)]
@@ -73,11 +77,17 @@ class Workload:
     """What the people share: the calls that are left, and the ids they have heard of."""
 
     def __init__(
-        self, recorder: Recorder, seed: int, operations: int, durability: Durability | None
+        self,
+        recorder: Recorder,
+        seed: int,
+        operations: int,
+        leases_ms: Sequence[int],
+        durability: Durability | None,
     ) -> None:
         self.store = recorder
         self.seed = seed
         self.left = operations
+        self.leases_ms = leases_ms
         self.durability = durability
         self.heard: list[int] = []
         self.bulks = 0
@@ -106,6 +116,13 @@ class _Person:
         raise NotImplementedError
 
     async def live(self) -> None:
+        try:
+            await self._work()
+            await self.leave()
+        except Unavailable:
+            pass  # the store is gone, and so are we
+
+    async def _work(self) -> None:
         steps = self.steps()
         choices, weights = list(steps), list(steps.values())
         try:
@@ -113,11 +130,17 @@ class _Person:
                 (step,) = self.draw.choices(choices, weights)
                 await self.call(step)
                 await asyncio.sleep(self.draw.choice((0, 0.001, 0.002, 0.008)))
-        except (_Over, Unavailable):
-            return
+        except _Over:
+            pass
+
+    async def leave(self) -> None:
+        """What is still to be said when the calls are used up."""
 
     async def call(self, step: Step) -> None:
         self.load.spend()
+        await self.attempt(step)
+
+    async def attempt(self, step: Step) -> None:
         try:
             await step()
         except Unavailable:
@@ -139,7 +162,7 @@ class Producer(_Person):
             self.push_batch: 3,
             self.push_keyed: 8,
             self.push_groups: 5,
-            self.push_narrow: 2,
+            self.push_limited: 3,
             self.push_sequence: 3,
             self.repeat_sequence: 3,
             self.push_bulk: 2,
@@ -201,8 +224,9 @@ class Producer(_Person):
             specs += self.specs(1, group=f"g{draw.randrange(3)}", delay_ms=delay)
         await self.push([Run.of(queue, specs)])
 
-    async def push_narrow(self) -> None:
-        await self.push([Run.of("narrow", self.specs(self.draw.choice((1, 5, 10))))])
+    async def push_limited(self) -> None:
+        queue = self.draw.choice(("narrow", "paced"))
+        await self.push([Run.of(queue, self.specs(self.draw.choice((1, 5, 10))))])
 
     async def push_sequence(self) -> None:
         self.sequence += 1
@@ -248,9 +272,9 @@ class Worker(_Person):
     async def claim_and_work(self) -> None:
         draw = self.draw
         lease = await self.store.claim(
-            draw.sample(QUEUES, draw.choice((1, 2, 5))),
+            draw.sample(QUEUES, draw.choice((1, 2, 6))),
             draw.choice((1, 1, 5, 20)),
-            lease_ms=draw.choice(LEASES_MS),
+            lease_ms=draw.choice(self.load.leases_ms),
             worker=self.name,
             wait_ms=draw.choice((0, 0, 5, 20)),
         )
@@ -280,13 +304,13 @@ class Worker(_Person):
         await self.store.ack(lease.token, half, results=self.results(half[:3]))
         rest = self.draw.choice((self.fail_whole, self.release_whole, self.abandon))
         if len(lease) > len(half):
-            await self.call(lambda: rest(lease))
+            await self.call(partial(rest, lease))
         self.load.spend()
         await self.store.ack(lease.token, half)
 
     async def extend_and_ack(self, lease: Lease) -> None:
         self.load.spend()
-        await self.store.extend(lease.token, self.draw.choice(LEASES_MS))
+        await self.store.extend(lease.token, self.draw.choice(self.load.leases_ms))
         await asyncio.sleep(self.draw.choice((0.001, 0.005)))
         await self.ack_whole(lease)
 
@@ -311,6 +335,10 @@ class Worker(_Person):
         if self.abandoned:
             lease = self.abandoned.pop(self.draw.randrange(len(self.abandoned)))
             await self.ack_whole(lease)
+
+    async def leave(self) -> None:
+        for lease in self.abandoned:
+            await self.attempt(partial(self.store.ack, lease.token))
 
     def results(self, ids: Sequence[int]) -> dict[int, bytes] | None:
         """Results for few: each names the job and the worker."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from penstock.model.lifecycle import ENDED, LIVE, State
 from tests.history import record as r
 from tests.history.final import is_unfinished
-from tests.history.story import NEVER, Case, Finding, Life, Operation, Saying
+from tests.history.operations import NEVER, Operation
+from tests.history.story import Case, Finding, Life, Saying
 
 
 def acknowledged_jobs_are_kept(case: Case) -> Iterator[Finding]:
@@ -227,7 +228,7 @@ def results_are_what_was_acked(case: Case) -> Iterator[Finding]:
 def _compare_result(
     case: Case, life: Life, value: str | None, read: tuple[Operation, ...]
 ) -> Iterator[Finding]:
-    acks = life.acks if life.acks and len(case.versions(life)) == 1 else life.may(r.Ack)
+    acks = life.acks if life.acks and case.is_one_version(life) else life.may(r.Ack)
     given = {ack.call.results.get(life.id) for ack in acks}
     if acks and value not in given:
         text = f"job {life.id} has the result {value!r}, not {' or '.join(map(repr, given))}"

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 
 from penstock.model.policy import Rate
 from tests.history import record as r
-from tests.history.story import NEVER, Case, Delivery, Finding, Life, Saying
+from tests.history.operations import NEVER
+from tests.history.story import Case, Delivery, Finding, Life, Saying
 
 
 def groups_go_in_order(case: Case) -> Iterator[Finding]:
@@ -41,8 +42,8 @@ def _is_plain(case: Case, life: Life) -> bool:
     said = life.birth.said
     if said.delay_ms is not None or said.run_at is not None or said.depends:
         return False
-    one_version = len({one.serial for one in case.versions(life)}) == 1
-    return one_version and not life.may(r.Redrive) and not _released_late(case, life)
+    moved = life.may(r.Redrive) or _released_late(case, life)
+    return case.is_one_version(life) and not moved
 
 
 def _released_late(case: Case, life: Life) -> bool:
@@ -54,9 +55,7 @@ def _released_late(case: Case, life: Life) -> bool:
     return bool(later) and bool(case.unknown_claims(life.queue))
 
 
-def _alive_ahead(
-    case: Case, lower: list[Life], life: Life, delivery: Delivery
-) -> list[Life]:
+def _alive_ahead(case: Case, lower: list[Life], life: Life, delivery: Delivery) -> list[Life]:
     """Those of `lower` that stood in line before this job and were certainly alive when it went."""
     mine = case.available(life)
     if mine is None:
@@ -97,9 +96,7 @@ def queues_keep_to_their_concurrency(case: Case) -> Iterator[Finding]:
             yield from _too_many(case, some, max(known), f"queue {queue}")
 
 
-def _too_many(
-    case: Case, some: Iterable[Delivery], most: int, where: str
-) -> Iterator[Finding]:
+def _too_many(case: Case, some: Iterable[Delivery], most: int, where: str) -> Iterator[Finding]:
     held = [(*case.surely_held(delivery), delivery) for delivery in some]
     active: list[tuple[int, int, Delivery]] = []
     for one in sorted(held, key=lambda one: one[0]):
@@ -130,9 +127,7 @@ def rates_are_kept(case: Case) -> Iterator[Finding]:
                 yield from _too_fast(case, members, rate, f"group {group!r} of {queue}")
 
 
-def _too_fast(
-    case: Case, some: list[Delivery], rate: Rate, where: str
-) -> Iterator[Finding]:
+def _too_fast(case: Case, some: list[Delivery], rate: Rate, where: str) -> Iterator[Finding]:
     burst = rate.burst or rate.tokens
     by_answer = sorted((delivery.claim for delivery in some), key=lambda claim: claim.told)
     for begin in {claim.asked_at for claim in by_answer}:
@@ -180,7 +175,7 @@ def _due_earliest(case: Case, one: Saying) -> int:
 
 
 def _early_retries(case: Case, life: Life) -> Iterator[Finding]:
-    if not life.fails or len({one.serial for one in case.versions(life)}) > 1:
+    if not life.fails or not case.is_one_version(life):
         return  # a new version has a run_at of its own
     for fail, failed in life.fails:
         asked = fail.call.retry_in_ms
@@ -190,7 +185,9 @@ def _early_retries(case: Case, life: Life) -> Iterator[Finding]:
             yield Finding(f"job {life.id} is to be retried earlier than asked", (fail,))
         for delivery in life.deliveries:
             if fail.before(delivery.claim) and delivery.claim.told_now < failed.run_at:
-                text = f"job {life.id} was retried {failed.run_at - delivery.claim.told_now} ms early"
+                text = (
+                    f"job {life.id} was retried {failed.run_at - delivery.claim.told_now} ms early"
+                )
                 yield Finding(text, (fail, delivery.claim))
 
 

@@ -8,17 +8,8 @@ from typing import Final
 
 from penstock.model.lifecycle import LIVE, State
 from tests.history import record as r
-from tests.history.story import (
-    NEVER,
-    BulkStory,
-    Case,
-    Finding,
-    Life,
-    Operation,
-    Saying,
-    Sighting,
-    sayings,
-)
+from tests.history.operations import NEVER, Operation
+from tests.history.story import BulkStory, Case, Finding, Life, Saying, Sighting, sayings
 
 ANSWERS_KEPT: Final = 1_024
 
@@ -79,9 +70,7 @@ def _created_by_queue(case: Case) -> dict[str, list[tuple[Operation, list[int]]]
     return dict(found)
 
 
-def _ascend(
-    case: Case, queue: str, made: list[tuple[Operation, list[int]]]
-) -> Iterator[Finding]:
+def _ascend(case: Case, queue: str, made: list[tuple[Operation, list[int]]]) -> Iterator[Finding]:
     by_question = sorted(made, key=lambda one: case.origin(one[0]).asked)
     by_answer = sorted(made, key=lambda one: one[0].told)
     highest, holder, answered = 0, None, 0
@@ -163,11 +152,12 @@ def found_keys_stand_for_their_jobs(case: Case) -> Iterator[Finding]:
             yield Finding(f"key {seen.key!r} of the live job {seen.id} names {owner}")
     for push in case.oks(r.Push):
         for one in sayings(push):
-            known = case.lives.get(one.id) if one.id is not None else None
-            if one.outcome != "created" and known is not None and known.created:
-                if known.birth.said.key != one.said.key:
-                    text = f"job {one.id} does not have key {one.said.key!r}"
-                    yield Finding(text, (known.birth.push, push))
+            known = case.lives.get(one.id or 0)
+            if one.outcome == "created" or known is None or not known.created:
+                continue
+            if known.birth.said.key != one.said.key:
+                text = f"job {one.id} does not have key {one.said.key!r}"
+                yield Finding(text, (known.birth.push, push))
 
 
 # -- repeats ---------------------------------------------------------------------------------------
@@ -242,9 +232,7 @@ def bulks_appear_whole_or_not_at_all(case: Case) -> Iterator[Finding]:
     for story in case.bulks.values():
         out = [(one, sighting) for one, sighting in _met(case, story) if _is_out(sighting)]
         yield from _met_too_early(story, out)
-        published = story.committed is not None or any(
-            story.names(one.push) for one, _ in out
-        )
+        published = story.committed is not None or any(story.names(one.push) for one, _ in out)
         if published:
             yield from _missing(case, story)
 
