@@ -311,6 +311,19 @@ async def live_instants_of(h: Harness, name: str) -> list[int]:
 # -- overlap, missed, limit ------------------------------------------------------------------------
 
 
+async def test_a_redriven_instant_is_no_longer_its_crons(h: Harness) -> None:
+    spec = minutely(overlap="skip", missed="all")
+    await put(h, spec)
+    await h.advance(40_000)
+    lease = await h.lease("q")
+    await h.fail(lease, dead=True)
+    assert (await h.store.redrive(h.name, "q")).ids == tuple(lease.ids)
+    await h.advance(MINUTE)  # the redriven one is ready, and hinders no later instant
+    assert await h.counts("q") == {"ready": 2, "scheduled": 2}
+    await h.store.drop_cron(h.name, "c")
+    assert await h.claimed("q", 9) == lease.ids
+
+
 async def test_overlap_skip_cancels_an_instant_while_an_earlier_one_lives(h: Harness) -> None:
     backoff = Backoff(kind="fixed", base_ms=90_000, jitter="none")
     spec = minutely(overlap="skip", options=JobOptions(backoff=backoff))

@@ -361,6 +361,17 @@ async def test_what_is_kept_for_a_dependant_alone_does_not_count_as_retained(h: 
     assert await h.get(first) is None
 
 
+async def test_retention_that_is_over_stays_over_when_the_clock_goes_back(h: Harness) -> None:
+    needed = await h.push("d", retain_ms=1_000)
+    dependant = await h.push("q", depends_on=(needed,))
+    await h.ack(await h.lease("d"))
+    await h.advance(1_000)
+    assert await h.state(needed) == State.COMPLETED
+    await h.jump(-HOUR)
+    await h.cancel(dependant)
+    assert await h.get(needed) is None
+
+
 async def test_a_failed_dependency_is_kept_for_a_dependant_that_ignores_it(h: Harness) -> None:
     dependency = await h.push("d", retain_dead_ms=0)
     job_id = await h.push("q", depends_on=(dependency,), on_dependency_failure="ignore")

@@ -1,5 +1,7 @@
 """Flows: jobs that wait for jobs, graphs in one push, and what a failed dependency does."""
 
+from typing import Any
+
 import pytest
 
 from penstock.model.errors import Invalid
@@ -91,6 +93,26 @@ async def test_a_dependency_named_twice_counts_once(h: Harness) -> None:
     job_id = await h.push("q", depends_on=(dependency, dependency))
     await finish_next(h, "d", dependency)
     assert await h.claimed("q") == [job_id]
+
+
+async def test_dependants_are_the_known_jobs_that_ever_waited_for_it(h: Harness) -> None:
+    needed = await h.push("d", delay_ms=2 * HOUR)
+    keyed: dict[str, Any] = {"key": "k", "on_conflict": "replace"}
+    ended = await h.push("q", depends_on=(needed,))
+    moved = await h.push("q", depends_on=(needed,), **keyed)
+    await h.store.open_bulk(h.name, "b")
+    (held,) = (await h.push_many("q", [{"depends_on": (needed,)}], bulk="b")).ids
+    active = await h.push("r", **keyed)
+    lease = await h.lease("r")
+    await h.push("r", depends_on=(needed,), **keyed)
+    await h.cancel(ended)
+    await h.push("q", b"2", **keyed)  # waits for it no longer
+    assert sorted((await h.job(needed)).dependants) == [ended, moved]
+    await h.ack(lease)
+    await h.store.commit_bulk(h.name, "b")
+    assert sorted((await h.job(needed)).dependants) == sorted([ended, moved, held, active])
+    await h.advance(HOUR)  # the cancelled one is forgotten
+    assert ended not in (await h.job(needed)).dependants
 
 
 async def test_a_job_that_several_wait_for_names_its_dependants(h: Harness) -> None:

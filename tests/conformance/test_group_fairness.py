@@ -4,6 +4,9 @@ Jobs are named by their group and a number (`a1`, `a2`, `b1`); those of `u` have
 """
 
 from random import Random
+from typing import Any
+
+import pytest
 
 from penstock.model.job import JobSpec
 from penstock.model.policy import Limits, Rate
@@ -255,6 +258,34 @@ async def test_tokens_that_return_at_one_instant_seat_their_groups_by_their_head
     assert await line.claim(2) == "h1 g1"
     h.clock.advance(40)  # g1 has timed out meanwhile, before the tokens came back
     assert await line.claim(2) == "h2 g2"
+
+
+async def test_a_group_whose_ready_job_is_replaced_into_another_loses_its_seat(
+    h: Harness,
+) -> None:
+    line = Line(h)
+    keyed: dict[str, Any] = {"key": "k", "on_conflict": "replace"}
+    await line.push_batch("a1", **keyed)
+    await line.push("b1")
+    await line.push_batch("c1", payload=b"2", **keyed)  # a1 itself, now of the group c
+    await line.push("a2")
+    assert await line.claim(4) == "b1 c1 a2"
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["alone", "with one that waits"])
+async def test_a_group_that_is_servable_before_and_after_a_call_keeps_its_seat(
+    h: Harness, waits: bool
+) -> None:
+    line = Line(h)
+    keyed: dict[str, Any] = {"key": "k", "on_conflict": "replace"}
+    await line.push_batch("a1", **keyed)
+    if waits:
+        await line.push_batch("a9", delay_ms=60_000)
+    await line.push("b1")
+    moved, new = (await h.push_many("q", [{"payload": b"2", **keyed}, {"group": "a"}])).ids
+    assert moved == line.ids["a1"]
+    line.names |= {moved: "u1", new: "a2"}
+    assert await line.claim(4) == "u1 a2 b1"
 
 
 async def test_the_ring_survives_a_restart(h: Harness) -> None:

@@ -144,6 +144,18 @@ async def test_a_key_that_a_job_never_took_does_not_hinder_its_redrive(h: Harnes
     assert await found(h, "a", "b") == [new, old]
 
 
+async def test_a_replace_leaves_its_job_its_other_keys(h: Harness) -> None:
+    (job_id,) = (await push_keyed(h, (claim("a"), claim("b", keep_key=5_000)))).ids
+    run = Run.pack("q", [b"9"], more_keys=[(claim("a", "replace"), claim("c"))])
+    assert (await h.store.push(h.name, [run])).jobs == [(job_id, "updated")]
+    assert await found(h, "a", "b", "c") == [job_id] * 3
+    for key in ("a", "b", "c"):
+        again = Run.pack("q", [b"9"], more_keys=[(claim(key, "match"),)])
+        assert (await h.store.push(h.name, [again])).jobs == [(job_id, "ignored")]
+    await h.ack(await h.lease("q"))
+    assert await found(h, "a", "b", "c") == [None, job_id, None]
+
+
 async def test_an_identical_replace_takes_no_further_key(h: Harness) -> None:
     jobs = ((claim("a", "replace"),), (claim("a", "replace"), claim("b")), (claim("b"),))
     run = Run.pack("q", [b"0", b"0", b"1"], more_keys=jobs)

@@ -1,5 +1,7 @@
 """Limits on claims: rate, concurrency and those of each group, over all workers, never leaking."""
 
+from typing import Any
+
 import pytest
 
 from penstock.model.job import JobSpec
@@ -292,6 +294,25 @@ async def test_what_was_used_of_a_rate_stays_used_over_a_purge(h: Harness) -> No
         assert await h.claim(queue, 3) is None
         await h.advance(1)
         assert await h.claimed(queue, 3) == ids[:1]
+
+
+@pytest.mark.parametrize("which", ["rate", "group_rate"])
+async def test_a_changed_rate_starts_full_and_one_that_stays_goes_on(
+    h: Harness, which: str
+) -> None:
+    async def set_rate(tokens: int, **more: Any) -> None:
+        limits: dict[str, Any] = {which: Rate(tokens=tokens, per_ms=60_000)}
+        await h.configure("q", limits=Limits(group_concurrency=99, **limits), **more)
+
+    await set_rate(2)
+    await h.push_many("q", [{"group": "g"}] * 20)
+    assert len(await h.claimed("q", 9)) == 2
+    await set_rate(2, retain_count=5)
+    assert await h.claim("q", 9) is None
+    await set_rate(3)
+    assert len(await h.claimed("q", 9)) == 3
+    await set_rate(2)
+    assert len(await h.claimed("q", 9)) == 2
 
 
 async def test_a_claim_that_waits_is_served_when_a_groups_token_comes(h: Harness) -> None:

@@ -201,6 +201,17 @@ async def test_a_waiting_claim_is_served_when_a_dead_job_is_redriven(h: Harness)
     assert await h.told(waiter) == [job_id]
 
 
+async def test_a_claim_is_served_by_what_came_due_before_its_wait_is_seen_to_be_over(
+    h: Harness,
+) -> None:
+    due = await h.push("q", delay_ms=100)
+    first = await h.start(h.claimed("q", wait_ms=150))
+    second = await h.start(h.claimed("q", wait_ms=150))
+    await h.advance(1_000)  # nobody looked in between
+    assert await h.told(first) == [due]
+    assert await h.told(second) == []
+
+
 async def test_a_lease_begins_when_the_job_is_handed_over(h: Harness) -> None:
     waiter = await h.start(h.lease("q", wait_ms=LONG, lease_ms=1_000))
     await h.advance(700)

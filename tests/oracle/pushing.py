@@ -203,11 +203,8 @@ def replace_job(world: World, job: OracleJob, version: Version) -> bool:
         for dep in version.depends_on:
             world.dependants[dep] = (*world.dependants.get(dep, ()), job.id)
     else:
-        group = job.said.group
         job.created_at = world.now
         life.begin(world, job, version, at=world.now, said_at=world.now)
-        if group is not None and group != version.group:
-            groups.lose_seats(world, job.tenant, job.queue)
     return True
 
 

@@ -258,7 +258,8 @@ class Kernel:
         self.unseated = {}
         changed.sort(key=lambda entry: entry[0][1])
         for _, group in changed:
-            group.queue.seat(group, self.elapsed if elapsed is None else elapsed)
+            if group.jobs or not group.queue.drop_group(group):
+                group.queue.seat(group, self.elapsed if elapsed is None else elapsed)
 
     def promote_at(self, instant: int, first: int, span: int) -> None:
         self.promotions.add(instant, first, span, self.now)

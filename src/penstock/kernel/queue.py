@@ -288,7 +288,5 @@ class Queue:
             group.used -= 1
         if ended:
             group.jobs -= 1
-            if not group.jobs and self.drop_group(group):
-                return
         self.kernel.unseated[group] = None
         self.stir()
