@@ -245,6 +245,17 @@ async def test_the_new_version_fails_with_a_dependency_that_failed_meanwhile(h: 
     assert (job.state, job.dead_reason) == (State.DEAD, DeadReason.DEPENDENCY_FAILED)
 
 
+async def test_a_failure_tells_the_run_at_of_the_version_that_starts(h: Harness) -> None:
+    job_id = await h.push("q", b"1", key="k")
+    await h.push("q", b"0")
+    lease = await h.lease("q")
+    await h.jump(-60_000)
+    await h.push("q", b"2", key="k", on_conflict="replace")
+    (failed,) = (await h.fail(lease)).jobs
+    assert (failed.state, failed.run_at) == (State.READY, h.now)
+    assert (await h.job(job_id)).run_at == h.now
+
+
 async def test_the_running_attempt_keeps_its_own_rules(h: Harness) -> None:
     """Its timeout and its group are those it was claimed with, until it ends."""
     job_id, _ = await put(h, b"1", group="old")

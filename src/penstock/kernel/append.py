@@ -129,8 +129,7 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     chunks[chunk] = chunks.get(chunk, 0) + 1
     queue.counts[READY] += 1
     if code < FIRST_CLASS:
-        lane = queue.lane(options.priority)
-        (lane.put_lifo if code == LIFO else lane.put)(ready or now, job_id)
+        _line_up(queue, options.priority, code, ready or now, job_id)
     if options.ttl_ms is not None:
         kernel.expire_at(now + options.ttl_ms, job_id, 1)
     if kernel.events is not None:
@@ -138,6 +137,14 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     if queue.watched:
         kernel.stirred[queue] = None
     return PushedRun(job_id, 1)
+
+
+def _line_up(
+    queue: "Queue", priority: int, code: int, ready: int, first: int, span: int = 1
+) -> None:
+    """Ready jobs that no cursor finds: lifo ones, and those of too many priorities."""
+    lane = queue.lane(priority)
+    (lane.put_lifo if code == LIFO else lane.put)(ready, first, span)
 
 
 def append_payload(block: Block, position: int, chunk: int, start: int, size: int) -> None:
@@ -171,8 +178,8 @@ def _append_run(
         block.codes += BYTE[code] * m
         extend_options(block, number, m)
         if code < FIRST_CLASS:
-            lane = queue.lane(load.options[0].priority)
-            (lane.put_lifo if code == LIFO else lane.put)(ready or now, block.base + position, m)
+            priority = load.options[0].priority
+            _line_up(queue, priority, code, ready or now, block.base + position, m)
     else:
         _append_mixed(queue, block, load, index, m, ready or now)
     block.note_created(position, now)
@@ -218,8 +225,8 @@ def _append_mixed(queue: "Queue", block: Block, load: Load, index: int, m: int, 
     for offset in range(position, position + m):
         code = block.codes[offset]
         if code < FIRST_CLASS:
-            lane = queue.lane(block.options[block.opts[offset]].priority)
-            (lane.put_lifo if code == LIFO else lane.put)(ready, block.base + offset)
+            priority = block.options[block.opts[offset]].priority
+            _line_up(queue, priority, code, ready, block.base + offset)
 
 
 def _append_payloads(block: Block, load: Load, index: int, m: int, position: int) -> None:
@@ -285,5 +292,4 @@ def _append_due(
     block.note_due(position, 0 if ready == now else -ready)
     queue.counts[READY] += m
     if code < FIRST_CLASS:
-        lane = queue.lane(options.priority)
-        (lane.put_lifo if code == LIFO else lane.put)(ready or now, block.base + position, m)
+        _line_up(queue, options.priority, code, ready or now, block.base + position, m)

@@ -286,14 +286,23 @@ def retention(kernel: "Kernel", queue: "Queue", instant: int) -> int:
     """The calendar says that something of this queue may be old enough; answers how many were."""
     if instant != queue.retention_due:
         return 0  # rescheduled meanwhile
+    return apply_retention(kernel, queue, instant)
+
+
+def apply_retention(kernel: "Kernel", queue: "Queue", instant: int) -> int:
+    """Forget what the queue's rules keep no longer at that instant; answers how many jobs."""
     config = queue.config
+    finished, dead = queue.finished, queue.dead
     count = 0
-    while queue.finished and queue.finished[0].at + config.retain_ms <= instant:
-        run = queue.finished.popleft()
+    none = not config.retain_ms or not config.retain_count
+    while finished and (none or finished[0].at + config.retain_ms <= instant):
+        run = finished.popleft()
         queue.finished_count -= run.count
         count += forget_run(kernel, run)
-    while queue.dead and queue.dead[0].at + config.retain_dead_ms <= instant:
-        count += forget_run(kernel, queue.dead.popleft())
+    trim_finished(kernel, queue)
+    none = not config.retain_dead_ms
+    while dead and (none or dead[0].at + config.retain_dead_ms <= instant):
+        count += forget_run(kernel, dead.popleft())
     schedule_retention(kernel, queue)
     return count
 

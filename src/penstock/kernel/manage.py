@@ -31,12 +31,10 @@ from penstock.kernel.commands import (
     Redrive,
 )
 from penstock.kernel.ending import (
+    apply_retention,
     end_one,
     forget,
-    forget_run,
-    schedule_retention,
     size_of,
-    trim_finished,
     unpin,
     unref,
 )
@@ -297,7 +295,7 @@ def configure(kernel: "Kernel", command: Configure) -> None:
     bound(queue)
     if before.limits != limits:
         kernel.unseated |= dict.fromkeys(queue.groups.values())
-    _apply_retention(kernel, queue)
+    apply_retention(kernel, queue, kernel.now)  # new rules hold for what has ended, too
     if kernel.events is not None:
         tell.tell(kernel, "configured", queue, Ids(), kernel.now)
     queue.stir()
@@ -331,26 +329,6 @@ def bound(queue: "Queue") -> None:
 def _sum_up(tenant: "Tenant") -> None:
     tenant.live = sum(queue.live for queue in tenant.queues.values() if queue.bounded)
     tenant.bytes = sum(queue.bytes for queue in tenant.queues.values() if queue.bounded)
-
-
-def _apply_retention(kernel: "Kernel", queue: "Queue") -> None:
-    """New rules hold for what has ended already, too."""
-    config = queue.config
-    if not config.retain_ms or not config.retain_count:
-        while queue.finished:
-            run = queue.finished.popleft()
-            queue.finished_count -= run.count
-            forget_run(kernel, run)
-    while queue.finished and queue.finished[0].at + config.retain_ms <= kernel.now:
-        run = queue.finished.popleft()
-        queue.finished_count -= run.count
-        forget_run(kernel, run)
-    trim_finished(kernel, queue)
-    while queue.dead and (
-        not config.retain_dead_ms or queue.dead[0].at + config.retain_dead_ms <= kernel.now
-    ):
-        forget_run(kernel, queue.dead.popleft())
-    schedule_retention(kernel, queue)
 
 
 def configure_tenant(kernel: "Kernel", command: ConfigureTenant) -> None:

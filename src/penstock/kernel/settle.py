@@ -397,7 +397,7 @@ def _standing(block: Block, offset: int) -> FailedJob:
     counter = COUNTER_OF[block.codes[offset]]
     if counter in (DEAD, GONE):  # a new version that was over at once
         return FailedJob(block.base + offset, STATES[DEAD], None)
-    return FailedJob(block.base + offset, STATES[counter], block.due_at(offset))
+    return FailedJob(block.base + offset, STATES[counter], block.run_at(offset))
 
 
 # -- release, expiry, timeout ----------------------------------------------------------------------
