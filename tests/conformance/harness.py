@@ -30,6 +30,7 @@ from penstock.model.store import (
 from penstock.open import open_store
 from penstock.stores.clock import ManualClock, SystemClock
 from penstock.stores.embedded import EmbeddedStore
+from tests.durable import settled
 
 STORES: Final = ["memory://", "sqlite://", "rocksdb://", "oracle://"]
 DURABLE: Final = ["sqlite://", "rocksdb://"]
@@ -174,14 +175,7 @@ class Harness:
 
     async def settle(self) -> None:
         """Let every task go as far as it can without time passing."""
-        for _ in range(50):
-            await asyncio.sleep(0)
-        store = self.store
-        if isinstance(store, EmbeddedStore) and store.engine.keeper is not None:
-            while not store.engine.keeper.idle:  # answers come when they are safe
-                await store.engine.keeper.turn()
-            for _ in range(50):
-                await asyncio.sleep(0)
+        await settled(self.store)
 
     async def start(self, call: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Begin a call that is expected to wait, and let it get there."""

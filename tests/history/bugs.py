@@ -21,7 +21,8 @@ class Buggy(EmbeddedStore):
     """A store that can count: most bugs show now and then."""
 
     def __init__(self) -> None:
-        super().__init__(seed=1)
+        sound = EmbeddedStore.in_memory(seed=1)
+        super().__init__(sound.engine, "memory")
         self._turns = 0
 
     def now_and_then(self, every: int) -> bool:

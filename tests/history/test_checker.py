@@ -50,7 +50,7 @@ async def worked(store: EmbeddedStore, seed: int, operations: int = OPERATIONS) 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_store_that_keeps_its_word_is_not_accused(seed: int) -> None:
-    assert_clean(asyncio.run(worked(EmbeddedStore(seed=seed), seed)))
+    assert_clean(asyncio.run(worked(EmbeddedStore.in_memory(seed=seed), seed)))
 
 
 CHANGING: Final = (
@@ -64,7 +64,7 @@ class LosesAnswers:
     back, and half of those calls never arrived."""
 
     def __init__(self, seed: int) -> None:
-        self.store = EmbeddedStore(seed=seed)
+        self.store = EmbeddedStore.in_memory(seed=seed)
         self.draw = Random(seed)
         self.loses = True
 
@@ -99,7 +99,7 @@ def test_lost_answers_excuse_what_they_may_have_done_and_not_done(seed: int) -> 
 
 def test_a_restart_in_the_middle_is_the_same_history() -> None:
     async def scenario() -> list[Violation]:
-        store, log = EmbeddedStore(seed=7), r.ListLog()
+        store, log = EmbeddedStore.in_memory(seed=7), r.ListLog()
         for part in range(3):
             await work(Recorder(store, log), seed=part, operations=200)
             store.rebuild()
@@ -146,7 +146,7 @@ async def lose_power(store: EmbeddedStore, log: r.ListLog) -> int:
 
 def test_a_loss_is_caught_unless_it_is_allowed() -> None:
     async def scenario() -> tuple[History, FinalState, int]:
-        store, log = EmbeddedStore(seed=3), r.ListLog()
+        store, log = EmbeddedStore.in_memory(seed=3), r.ListLog()
         safe_until = await lose_power(store, log)
         recorder = Recorder(store, log)
         final = await settle(recorder, known=History(log.lines).ids(), patience_ms=5_000)
@@ -169,7 +169,7 @@ def told(script: Script) -> tuple[list[r.Line], FinalState]:
 
     async def scenario() -> tuple[list[r.Line], FinalState]:
         clock, log = ManualClock(), r.ListLog()
-        store = EmbeddedStore(clock=clock, seed=1)
+        store = EmbeddedStore.in_memory(clock=clock, seed=1)
         recorder = Recorder(store, log, clock=clock, name="me")
         await script(recorder, clock)
         final = await read_final(recorder, History(log.lines).ids(), clock.now)
@@ -392,7 +392,7 @@ def test_a_push_of_a_thousand_is_one_short_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
 
     async def scenario() -> None:
-        store = EmbeddedStore(seed=1)
+        store = EmbeddedStore.in_memory(seed=1)
         with r.FileLog(path) as log:
             recorder = Recorder(store, log, name="me")
             await recorder.push([jobs(recorder, 1_000)])

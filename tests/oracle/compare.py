@@ -18,13 +18,13 @@ from penstock.model.job import MAX_ID, Ids, Job, Lease, Run
 from penstock.model.lifecycle import State
 from penstock.model.store import Acked, Pushed, Store
 from penstock.stores.clock import ManualClock
+from tests.durable import settled
 from tests.oracle.plain import View, difference, plain, shown
 from tests.oracle.store import OracleStore
 
 NOBODY = MAX_ID  # an id that no job has
 SHOWN = 40  # last calls shown with a disagreement
 CLOSELY = 12  # jobs of each queue that are asked for one by one
-TURNS = 12  # of the loop, until every task has gone as far as it can
 
 
 class Disagreement(AssertionError):
@@ -112,8 +112,7 @@ class Pair:
         self.look_after_waiting()
 
     async def turn(self) -> None:
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
+        await settled(self.store)
 
     # -- agreeing --------------------------------------------------------------------------------
 

@@ -1,13 +1,17 @@
 """The stores that are held against the oracle: how each is opened and how it restarts."""
 
-from collections.abc import Awaitable, Callable
+import itertools
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from penstock.model.policy import DEFAULT_CAPS, Caps
 from penstock.model.store import Store
 from penstock.open import open_store
-from penstock.stores.clock import ManualClock
+from penstock.stores.clock import ManualClock, SteadyClock
+from penstock.stores.embedded import EmbeddedStore
+from tests.durable import crash, replayed_digest
 from tests.oracle.store import OracleStore
 
 SEED: Final = 20_231_114  # of the jitter
@@ -25,6 +29,7 @@ class Subject:
     name: str
     open: Open
     restart: Callable[[Any], Awaitable[Store]]  # with what it keeps, as after a crash
+    forgets_callers: bool = False  # those who wait when it restarts
 
 
 async def open_memory(clock: ManualClock, caps: Caps) -> Store:
@@ -46,6 +51,58 @@ async def as_it_is(store: Any) -> Store:
     return store  # type: ignore[no-any-return]
 
 
+class OnDisk(EmbeddedStore):
+    """A store in a directory of its own, which goes with it."""
+
+    directory: tempfile.TemporaryDirectory[str]
+    ends: Iterator[str]  # how it will end next
+
+    @classmethod
+    async def there(cls, url: str, **options: Any) -> Self:
+        opened = await open_store(url, **options)
+        assert isinstance(opened, EmbeddedStore)
+        return cls(opened.engine, url.partition(":")[0])
+
+    async def close(self) -> None:
+        await super().close()
+        self.directory.cleanup()
+
+
+def on_disk(scheme: str) -> Subject:
+    def url(directory: tempfile.TemporaryDirectory[str]) -> str:
+        return f"{scheme}:///{directory.name}/store"
+
+    async def open_new(clock: ManualClock, caps: Caps) -> Store:
+        directory = tempfile.TemporaryDirectory(prefix="penstock-oracle-")
+        store = await OnDisk.there(url(directory), clock=clock, caps=caps, seed=SEED)
+        store.directory = directory
+        store.ends = itertools.cycle(("crash", "close", "checkpoint", "half a checkpoint"))
+        return store
+
+    async def restart(store: Any) -> Store:
+        """What is read back is what was there, however it ended."""
+        assert isinstance(store, OnDisk)
+        keeper, steady = store.engine.keeper, store.engine.clock
+        assert keeper is not None
+        assert isinstance(steady, SteadyClock)
+        end = next(store.ends)
+        if end == "checkpoint":
+            await keeper.checkpoint()
+        elif end == "half a checkpoint":
+            keeper.checkpointer.begin()
+            await keeper.turn()
+        await (store.engine.close() if end == "close" else crash(store))
+        live, where = store.kernel, url(store.directory)
+        assert await replayed_digest(where, live, steady.clock) == live.digest(), end
+        again = await OnDisk.there(where, clock=steady.clock, caps=live.caps)
+        again.directory, again.ends = store.directory, store.ends
+        return again
+
+    return Subject(scheme, open_new, restart, forgets_callers=True)
+
+
+SQLITE: Final = on_disk("sqlite")
+ROCKSDB: Final = on_disk("rocksdb")
 MEMORY: Final = Subject("memory", open_memory, restart_memory)
 TWIN: Final = Subject("twin", open_twin, as_it_is)
 

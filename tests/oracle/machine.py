@@ -418,5 +418,7 @@ class Machine(RuleBasedStateMachine):
             for tenant in say.TENANTS:
                 self.run(self.pair.look_at_details(tenant, say.QUEUES, say.KEYS))
         else:
+            while self.subject.forgets_callers and self.pair.waiting:
+                self.run(self.pair.give_up(0))
             self.pair.history.append("restart")
             self.pair.store = self.run(self.subject.restart(self.pair.store))

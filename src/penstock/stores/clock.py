@@ -39,7 +39,7 @@ class SteadyClock:
     """
 
     def __init__(self, clock: Clock, elapsed: int, boot: str, offset: int) -> None:
-        self._clock = clock
+        self.clock = clock
         self.boot = clock.boot_id()
         here = clock.elapsed_ms()
         if self.boot != boot:
@@ -47,10 +47,10 @@ class SteadyClock:
         self.offset = max(offset, elapsed - here)
 
     def now_ms(self) -> int:
-        return self._clock.now_ms()
+        return self.clock.now_ms()
 
     def elapsed_ms(self) -> int:
-        return self._clock.elapsed_ms() + self.offset
+        return self.clock.elapsed_ms() + self.offset
 
     def boot_id(self) -> str:
         return self.boot

@@ -377,17 +377,20 @@ class Engine:
         ends.clear()
 
     def _wake(self, job_id: int, end: read.End | None) -> Callable[[], None]:
+        """What tells those who wait for this job how it ended."""
+        error, result = None, None
         if end is None:
-            gone = NotFound(f"job {job_id} was purged", "job_id")
-            return lambda: self._awaited.fail(job_id, gone)
-        value = None
-        if end.result is not None:
-            # It came with the command that ended the job, so it is at hand.
-            chunks = self.payloads.at_hand([end.result[0]])
-            assert chunks is not None
-            value = piece(chunks, end.result)
-        result = _result(end, value)
-        return lambda: self._awaited.wake(job_id, result)
+            error = NotFound(f"job {job_id} was purged", "job_id")
+        else:
+            value = None
+            if end.result is not None:
+                # It came with the command that ended the job, so it is at hand.
+                chunks = self.payloads.at_hand([end.result[0]])
+                assert chunks is not None
+                value = piece(chunks, end.result)
+            result = _result(end, value)
+        waiting = self._awaited.settle(job_id)
+        return lambda: _tell_all(waiting, result, error)
 
     async def result(self, end: read.End) -> Result:
         """How a job ended, once that is safe."""
@@ -557,3 +560,15 @@ def _result(end: read.End, value: bytes | None) -> Result:
         error=end.error,
         dead_reason=end.dead_reason,
     )
+
+
+def _tell_all(
+    waiting: "list[asyncio.Future[Any]]", result: Result | None, error: Exception | None
+) -> None:
+    for future in waiting:
+        if future.done():
+            continue
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)

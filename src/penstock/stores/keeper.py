@@ -280,8 +280,13 @@ class Keeper:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was said is written."""
+        """Whether there is nothing left to write, or no way to."""
         return self._broken is not None or (self._writing is None and not self._pending)
+
+    @property
+    def lagging(self) -> bool:
+        """Whether something that was said has not reached the operating system."""
+        return self._broken is None and self._safe[WRITTEN] < self.last
 
     async def checkpoint(self) -> None:
         """Write a checkpoint of the present state, and wait for it."""
@@ -306,6 +311,10 @@ class Keeper:
             self.put(closed=True)
         while not self.idle:
             await self.turn()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Of the threads, the files and the path, in whatever state they are."""
         self.writer.close()
         self.payloads.close()
         self.journal.close()

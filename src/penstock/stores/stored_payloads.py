@@ -28,7 +28,7 @@ class StoredPayloads(Payloads):
         self._unsealed: dict[int, None] = {}  # not yet given to the writer
         self._cache: OrderedDict[int, bytes] = OrderedDict()  # on the disk, oldest use first
         self._cached = 0
-        self._loading: dict[int, asyncio.Future[bytes]] = {}
+        self.loading: dict[int, asyncio.Future[bytes]] = {}
         self._held: Counter[int] = Counter()
         self._let_go: set[int] = set()  # dropped while held
         self._dropped: list[int] = []  # rows to delete with the next batch
@@ -144,19 +144,19 @@ class StoredPayloads(Payloads):
 
     def ahead(self, chunks: Iterable[int]) -> None:
         for chunk in chunks:
-            if self._here(chunk) is None and chunk not in self._loading:
+            if self._here(chunk) is None and chunk not in self.loading:
                 self._load(chunk)
 
     def _load(self, chunk: int) -> "asyncio.Future[bytes]":
-        loading = self._loading.get(chunk)
+        loading = self.loading.get(chunk)
         if loading is None:
             loop = asyncio.get_running_loop()
-            loading = self._loading[chunk] = loop.run_in_executor(self._reader, self._read, chunk)
+            loading = self.loading[chunk] = loop.run_in_executor(self._reader, self._read, chunk)
             loading.add_done_callback(lambda done: self._loaded(chunk, done))
         return loading
 
     def _loaded(self, chunk: int, done: "asyncio.Future[bytes]") -> None:
-        self._loading.pop(chunk, None)
+        self.loading.pop(chunk, None)
         if not done.cancelled() and done.exception() is None:
             self._keep(chunk, done.result())
 

@@ -100,6 +100,7 @@ class Awaited:
     def __init__(self) -> None:
         self._futures: dict[int, dict[asyncio.Future[Any], None]] = {}
         self._deadlines: list[tuple[int, int, asyncio.Future[Any]]] = []  # heap
+        self._settled: set[asyncio.Future[Any]] = set()  # their jobs have ended
         self._serial = 0
         self._count = 0
 
@@ -117,6 +118,7 @@ class Awaited:
     def leave(self, job_id: int, future: "asyncio.Future[Any]") -> bool:
         """True if nobody waits for this job any more."""
         self._count -= 1
+        self._settled.discard(future)
         waiting = self._futures.get(job_id)
         if waiting is None:
             return True
@@ -126,10 +128,11 @@ class Awaited:
             return True
         return False
 
-    def wake(self, job_id: int, value: Any) -> None:
-        for future in self._futures.pop(job_id, {}):
-            if not future.done():
-                future.set_result(value)
+    def settle(self, job_id: int) -> "list[asyncio.Future[Any]]":
+        """The job has ended: these are to be told how, and no deadline comes before that."""
+        settled = list(self._futures.pop(job_id, ()))
+        self._settled.update(settled)
+        return settled
 
     def fail(self, job_id: int, error: Exception) -> None:
         for future in self._futures.pop(job_id, {}):
@@ -139,6 +142,9 @@ class Awaited:
     def fail_all(self, error: Exception) -> None:
         for job_id in self.ids():
             self.fail(job_id, error)
+        for future in self._settled:
+            if not future.done():
+                future.set_exception(error)
 
     def ids(self) -> list[int]:
         return list(self._futures)
@@ -146,7 +152,7 @@ class Awaited:
     def due(self) -> int:
         """The earliest deadline; FAR if nobody waits."""
         deadlines = self._deadlines
-        while deadlines and deadlines[0][2].done():
+        while deadlines and (deadlines[0][2].done() or deadlines[0][2] in self._settled):
             heappop(deadlines)
         return deadlines[0][0] if deadlines else FAR
 

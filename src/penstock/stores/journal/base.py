@@ -14,18 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-KINDS: Final = (  # of checkpoint rows
-    "meta",
-    "tenants",
-    "queues",
-    "blocks",
-    "leases",
-    "keys",
-    "bulks",
-    "finished",
-    "producers",
-    "crons",
-)
+from penstock.kernel import records
+
+KINDS: Final = ("meta", *(kind.name for kind in records.KINDS))  # of checkpoint rows
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,57 @@
+"""What tests do with stores on a disk: wait for the disk, and end them as no caller can."""
+
+import asyncio
+from typing import Final
+
+from penstock.kernel.kernel import Kernel
+from penstock.model.store import Store
+from penstock.open import open_store
+from penstock.stores.clock import Clock
+from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.stored_payloads import StoredPayloads
+
+TURNS: Final = 20  # of the loop, after which every task has gone as far as it can
+
+
+async def settled(store: Store) -> None:
+    """Let every task go as far as it can without time passing, answers from the disk included."""
+    await _turns()
+    engine = store.engine if isinstance(store, EmbeddedStore) else None
+    if engine is None or engine.keeper is None:
+        return
+    assert isinstance(engine.payloads, StoredPayloads)
+    while not engine.keeper.idle or engine.payloads.loading:
+        if engine.payloads.loading:
+            await asyncio.wait(engine.payloads.loading.values())
+        else:
+            await engine.keeper.turn()
+        await _turns()
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+async def crash(store: EmbeddedStore) -> None:
+    """End a store as its process's death does, once everything that was said has been written."""
+    engine = store.engine
+    keeper = engine.keeper
+    assert keeper is not None, "a store on a disk"
+    while keeper.lagging:
+        await keeper.turn()
+    engine.end("it crashed")
+    keeper.let_go()
+
+
+async def replayed_digest(url: str, live: Kernel, clock: Clock) -> str:
+    """The digest of what opening that store would restore, looked at when `live` was last."""
+    looked_at = await open_store(f"{url}?mode=ro", clock=clock)
+    assert isinstance(looked_at, EmbeddedStore)
+    try:
+        kernel = looked_at.kernel
+        # Time passes for a kernel that is only looked at, too, and goes into no log.
+        kernel.now, kernel.elapsed = live.now, live.elapsed
+        return kernel.digest()
+    finally:
+        await looked_at.close()
