@@ -254,7 +254,7 @@ class Producer(_Person):
             specs = self.specs(draw.randint(1, 5), group=group, delay_ms=delay)
             await store.push([Run.of(queue, specs)], bulk=name, part=part)
         spend()
-        fate = draw.choice(("commit", "commit", "commit", "commit some", "abort", "leave open"))
+        fate = draw.choice(("commit", "commit", "commit some", "abort", "leave open"))
         if fate.startswith("commit"):
             await store.commit_bulk(name, parts[:1] if fate == "commit some" else None)
         elif fate == "abort":
@@ -288,7 +288,7 @@ class Worker(_Person):
             self.extend_and_ack: 2,
             self.fail_whole: 4,
             self.release_whole: 2,
-            self.abandon: 2,
+            self.abandon: 3,
         }
         (way,) = draw.choices(list(ways), list(ways.values()))
         await way(lease)
@@ -337,6 +337,9 @@ class Worker(_Person):
             await self.ack_whole(lease)
 
     async def leave(self) -> None:
+        """Come back to what was abandoned, when the shortest of the leases must have run out."""
+        if self.abandoned:
+            await asyncio.sleep((min(self.load.leases_ms) + 1) / 1_000)
         for lease in self.abandoned:
             await self.attempt(partial(self.store.ack, lease.token))
 
@@ -351,7 +354,7 @@ class Canceller(_Person):
     """Cancels, redrives, forgets the dead, and looks."""
 
     def steps(self) -> dict[Step, int]:
-        return {self.cancel: 4, self.redrive: 2, self.purge_dead: 1, self.look: 3, self.result: 2}
+        return {self.cancel: 4, self.redrive: 2, self.purge_dead: 1, self.look: 4, self.result: 3}
 
     def some(self, most: int) -> list[int]:
         heard = self.load.heard
