@@ -71,10 +71,10 @@ class SqliteJournal(Journal):
             self._write = db = apsw.Connection(str(self.path), flags=flags)
             if not read_only:
                 db.execute(f"PRAGMA page_size={PAGE}; PRAGMA auto_vacuum=INCREMENTAL")
-                db.execute(
-                    f"PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint={WAL_PAGES};"
-                    f"PRAGMA journal_size_limit={WAL_KEPT}"
-                )
+                # One by one: a statement that answers a row holds back those behind it.
+                db.pragma("journal_mode", "wal")
+                db.pragma("wal_autocheckpoint", WAL_PAGES)
+                db.pragma("journal_size_limit", WAL_KEPT)
                 self._set_level("FULL")
                 if not db.table_exists(None, "facts"):
                     with db:
@@ -216,11 +216,12 @@ class SqliteJournal(Journal):
         copy = apsw.Connection(str(target / "store.db"))
         source = self._reader()
         try:
+            copy.pragma("synchronous", "extra")
             source.execute("BEGIN; SELECT 1 FROM facts")  # one state, however long the copy takes
             with copy.backup("main", source, "main") as task:
                 while not task.done:
                     task.step(1_024)
-            copy.execute("PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA")
+            copy.pragma("journal_mode", "delete")
         except apsw.Error as error:
             raise JournalError(f"backup of {self.path}: {error}") from error
         finally:
