@@ -28,6 +28,7 @@ MASK: Final = SIZE - 1
 
 Place = tuple[int, int, int]  # chunk, begin, end: where a payload or a result lies
 
+UNFILED: Final = -1  # EndRun.turn of what is kept for a dependant alone
 RELATIVE: Final = -1  # Side.said_run_at of a job pushed with a relative delay
 
 
@@ -109,10 +110,13 @@ class EndRun(msgspec.Struct, gc=False, eq=False):
     at: int
     started_at: int  # 0: never claimed
     worker: str | None
-    count: int = 1
+    turn: int = 0  # among those of its queue that ended at one instant; UNFILED: in no line
     mask: bytes | None = None  # None: every offset from lo to hi
     deadline: int | None = None  # of an explicit retain; None: by the queue
-    serial: int = 0  # ascending as ends are filed by their queue's rule; 0: they are not
+
+    @property
+    def count(self) -> int:
+        return self.hi - self.lo if self.mask is None else self.mask.count(1)
 
 
 class Block:

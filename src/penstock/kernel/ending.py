@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.kernel.blocks import SIZE, Block, EndRun, Side
+from penstock.kernel.blocks import SIZE, UNFILED, Block, EndRun, Side
 from penstock.kernel.codes import (
     ACTIVE,
     COMPLETED,
@@ -51,7 +51,7 @@ def end_range(
         set_codes(block, lo, hi, mask, COMPLETED)
     if kernel.awaited:
         kernel.note_ends(block, lo, hi, mask)
-    run = EndRun(block, lo, hi, COMPLETED, at, started_at, worker, count, mask)
+    run = EndRun(block, lo, hi, COMPLETED, at, started_at, worker, 0, mask)
     block.ended[lo] = run
     file_end(kernel, queue, run)
 
@@ -94,7 +94,7 @@ def end_one(
         kernel.note_ends(block, offset, offset + 1, None)
     retain = options.retain_dead_ms if code == DEAD else options.retain_ms
     deadline = None if retain is None else at + retain
-    run = EndRun(block, offset, offset + 1, code, at, started_at, worker, 1, None, deadline)
+    run = EndRun(block, offset, offset + 1, code, at, started_at, worker, 0, None, deadline)
     block.ended[offset] = run
     if forget_now:
         forget(kernel, block, offset, offset + 1, None, 1, code, force=True)
@@ -198,14 +198,14 @@ def file_end(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
         if not config.retain_dead_ms:
             forget_run(kernel, run)
             return
-        _file(kernel, queue.dead, run)
+        _file(queue.dead, run)
         if not queue.retention_due or run is queue.dead[0]:
             schedule_retention(kernel, queue)
         return
     if not config.retain_ms or not config.retain_count:
         forget_run(kernel, run)
         return
-    _file(kernel, queue.finished, run)
+    _file(queue.finished, run)
     queue.finished_count += run.count
     if queue.finished_count > config.retain_count:
         trim_finished(kernel, queue)
@@ -213,15 +213,19 @@ def file_end(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
         schedule_retention(kernel, queue)
 
 
-def _file(kernel: "Kernel", ends: deque[EndRun], run: EndRun) -> None:
+def _file(ends: deque[EndRun], run: EndRun) -> None:
     """Append, keeping the order of instants even if the wall clock went back."""
-    run.serial = kernel.last_end = kernel.last_end + 1
-    if not ends or ends[-1].at <= run.at:
-        ends.append(run)
-        return
     index = len(ends)
     while index and ends[index - 1].at > run.at:
         index -= 1
+    run.turn = 0
+    for before in range(index - 1, -1, -1):
+        other = ends[before]
+        if other.at != run.at:
+            break
+        if other.block.ended.get(other.lo) is other:  # a kernel read back knows no outdated ones
+            run.turn = other.turn + 1
+            break
     ends.insert(index, run)
 
 
@@ -263,7 +267,6 @@ def _forget_first(kernel: "Kernel", run: EndRun, n: int) -> None:
         del block.ended[lo]
     if head is None:
         run.lo = cut
-    run.count -= n
     block.ended[run.lo] = run
     forget(kernel, block, lo, cut, head, n, run.code, run=run)
 
@@ -346,7 +349,7 @@ def forget(
         for offset in kept:
             assert run is not None
             block.ended[offset] = EndRun(
-                block, offset, offset + 1, code, run.at, run.started_at, run.worker
+                block, offset, offset + 1, code, run.at, run.started_at, run.worker, UNFILED
             )
     else:
         block.ended.pop(lo, None)

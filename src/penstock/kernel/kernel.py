@@ -69,7 +69,6 @@ class Kernel:
         "freed",
         "kept_keys",
         "key_count",
-        "last_end",
         "leases",
         "next_block",
         "now",
@@ -101,7 +100,6 @@ class Kernel:
         self.changes = Changes(self)
 
         self.next_block = 0
-        self.last_end = 0  # the serial of the newest end that was filed
         self.blocks: dict[int, Block] = {}
         self.tenants: dict[str, Tenant] = {}
         self.queue_count: int = 0

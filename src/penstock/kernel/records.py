@@ -43,7 +43,6 @@ class Meta(Record):
     position: int
     next_block: int
     sweep_at: int
-    last_end: int  # the serial of the newest end
 
 
 class TenantState(Record):
@@ -75,13 +74,12 @@ class EndState(msgspec.Struct, array_like=True):
     lo: int
     hi: int
     mask: bytes | None
-    count: int
     code: int
     at: int
     started_at: int
     worker: str | None
     deadline: int | None
-    serial: int
+    turn: int
 
 
 class BlockState(Record):
@@ -192,7 +190,6 @@ def meta(kernel: "Kernel") -> Meta:
         kernel.position,
         kernel.next_block,
         kernel.sweep_at,
-        kernel.last_end,
     )
 
 
@@ -240,13 +237,12 @@ def _block_state(_: Any, block: Block) -> BlockState:
                 end.lo,
                 end.hi,
                 end.mask,
-                end.count,
                 end.code,
                 end.at,
                 end.started_at,
                 end.worker,
                 end.deadline,
-                end.serial,
+                end.turn,
             )
             for _, end in sorted(block.ended.items())
         ],

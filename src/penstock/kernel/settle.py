@@ -160,9 +160,8 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
     block, lo = run.block, run.lo
     token = lease.token
     era = kernel.era
-    if lease.era != era:
+    if lease.era != era:  # else its claim has touched the block in this era
         kernel.changes.touch_lease(lease)
-    if block.era != era:
         block.touch()
     del kernel.leases[token]
     if lease.bucket is not None:
@@ -178,21 +177,22 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
     counts[COMPLETED] += 1
     block.codes[lo] = COMPLETED
     now = kernel.now
-    end = EndRun(block, lo, lo + 1, COMPLETED, now, lease.claimed_at, lease.worker)
-    block.ended[lo] = end
     finished = queue.finished
+    last = finished[-1] if finished else None
+    turn = last.turn + 1 if last is not None and last.at == now else 0
+    end = EndRun(block, lo, lo + 1, COMPLETED, now, lease.claimed_at, lease.worker, turn)
+    block.ended[lo] = end
     keep = queue.config.retain_count
-    if not (queue.retention_due and finished and keep and finished[-1].at <= now):
+    if not (last is not None and queue.retention_due and keep and last.at <= now):
         file_end(kernel, queue, end)
         return answer
-    end.serial = kernel.last_end = kernel.last_end + 1
     finished.append(end)
     if queue.finished_count < keep:
         queue.finished_count += 1
         return answer
     oldest = finished[0]
     old, offset = oldest.block, oldest.lo
-    if oldest.count > 1 or offset in old.sides or old.ended.get(offset) is not oldest:
+    if oldest.hi - offset > 1 or offset in old.sides or old.ended.get(offset) is not oldest:
         queue.finished_count += 1
         trim_finished(kernel, queue)
         return answer

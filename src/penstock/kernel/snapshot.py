@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.kernel import records
-from penstock.kernel.blocks import SIZE, Block, EndRun, Entry
+from penstock.kernel.blocks import SIZE, UNFILED, Block, EndRun, Entry
 from penstock.kernel.claim import note_timeouts
 from penstock.kernel.codes import (
     ACTIVE,
@@ -77,7 +77,6 @@ def decode(encoded: Iterable[bytes], caps: Caps) -> "Kernel":
     kernel = Kernel(meta.seed, caps)
     kernel.now, kernel.elapsed = meta.now, meta.elapsed
     kernel.position, kernel.next_block = meta.position, meta.next_block
-    kernel.last_end = meta.last_end
     kernel.sweep_at = FOREVER  # queues come before their jobs: none is to be taken for empty
     for state in found[records.TenantState]:
         tenant = kernel.tenant(state.name)
@@ -166,10 +165,9 @@ def _decode_block(kernel: "Kernel", state: BlockState) -> None:
             end.at,
             end.started_at,
             end.worker,
-            end.count,
+            end.turn,
             end.mask,
             end.deadline,
-            end.serial,
         )
         block.ended[end.lo] = run
         if end.deadline is not None:
@@ -260,8 +258,13 @@ def _finish_queue(kernel: "Kernel", state: QueueState) -> None:
             queue.seat(group, kernel.elapsed)
         else:
             queue.drop_group(group)
-    ends = [end for block in queue.blocks.values() for end in block.ended.values() if end.serial]
-    for end in sorted(ends, key=attrgetter("at", "serial")):
+    ends = [
+        end
+        for block in queue.blocks.values()
+        for end in block.ended.values()
+        if end.deadline is None and end.turn != UNFILED
+    ]
+    for end in sorted(ends, key=attrgetter("at", "turn")):
         (queue.dead if end.code == DEAD else queue.finished).append(end)
     queue.finished_count = sum(run.count for run in queue.finished)
     schedule_retention(kernel, queue)
