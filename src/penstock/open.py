@@ -1,6 +1,8 @@
 """url → Store: the one place that knows which stores there are."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -50,15 +52,40 @@ async def open_store(
     return EmbeddedStore(engine, parts.scheme)
 
 
-def _journal(url: str, scheme: str, path: Path) -> Journal:
-    if scheme == "sqlite":
-        from penstock.stores.journal.sqlite import SqliteJournal
+def journal_at(url: str) -> tuple[Journal, Path]:
+    """The journal of a durable store, not open, and where it lies."""
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        raise Invalid("a store in memory lies nowhere", "url")
+    path = _path(url, parts)
+    return _journal(url, parts.scheme, path), path
 
-        return SqliteJournal(path)
-    if scheme == "rocksdb":
+
+def _sqlite(path: Path) -> Journal:
+    from penstock.stores.journal.sqlite import SqliteJournal
+
+    return SqliteJournal(path)
+
+
+def _rocksdb(path: Path) -> Journal:
+    try:
         from penstock.stores.journal.rocksdb import RocksJournal
+    except ModuleNotFoundError as error:
+        if error.name != "rocksdict":
+            raise
+        raise Invalid(
+            "rocksdb:// needs rocksdict: pip install 'penstock[rocksdb]'", "url"
+        ) from None
+    return RocksJournal(path)
 
-        return RocksJournal(path)
+
+JOURNALS: Final[dict[str, Callable[[Path], Journal]]] = {"sqlite": _sqlite, "rocksdb": _rocksdb}
+
+
+def _journal(url: str, scheme: str, path: Path) -> Journal:
+    make = JOURNALS.get(scheme)
+    if make is not None:
+        return make(path)
     raise Invalid(
         f"{url!r} is no store that this release knows; memory://, sqlite:///path and"
         " rocksdb:///path are",
@@ -69,7 +96,7 @@ def _journal(url: str, scheme: str, path: Path) -> Journal:
 def _path(url: str, parts: SplitResult) -> Path:
     """Three slashes for a path from here, four for one from the root."""
     path = unquote(parts.path)
-    if parts.scheme not in ("sqlite", "rocksdb"):
+    if parts.scheme not in JOURNALS:
         return Path()
     if parts.netloc or parts.fragment or len(path) < 2 or path.endswith("/"):
         raise Invalid(f"{url!r} names no path: {parts.scheme}:///jobs", "url")

@@ -6,6 +6,7 @@ of its group, never here.
 """
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from penstock import __version__
@@ -49,6 +50,47 @@ def build_app() -> "typer.Typer":
         from penstock.cli.demo import demo as run_demo
 
         run_demo(jobs=jobs, batch=batch)
+
+    @app.command()
+    def doctor(
+        url: Annotated[str, typer.Argument(help="The store to look at.")] = "sqlite:///penstock.db",
+        check: Annotated[
+            bool, typer.Option("--check", help="Replay the log, recount everything, read all.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Tell what this machine has and how a store is doing; change nothing."""
+        from penstock.cli.doctor import doctor as examine
+
+        raise typer.Exit(examine(url, check=check, as_json=as_json))
+
+    @app.command()
+    def backup(
+        url: Annotated[str, typer.Argument(help="The store: sqlite:///path or rocksdb:///path.")],
+        directory: Annotated[Path, typer.Argument(help="Where the backup goes.")],
+        keep: Annotated[int, typer.Option(min=0, help="Keep the newest so many; 0: all.")] = 0,
+    ) -> None:
+        """Write a compressed copy of a store, and print its path."""
+        from penstock.cli.backup import backup as take
+
+        raise typer.Exit(take(url, directory, keep))
+
+    @app.command()
+    def restore(
+        backup: Annotated[Path, typer.Argument(help="The backup.")],
+        url: Annotated[str, typer.Argument(help="Where the store goes; nothing may be there.")],
+    ) -> None:
+        """Put a backup where no store is."""
+        from penstock.cli.backup import restore as put
+
+        raise typer.Exit(put(backup, url))
+
+    @app.command()
+    def verify(backup: Annotated[Path, typer.Argument(help="The backup.")]) -> None:
+        """Open a backup, replay its log and read every payload, without a trace."""
+        from penstock.cli.backup import verify as look
+
+        raise typer.Exit(look(backup))
 
     @app.command()
     def serve() -> None:

@@ -40,6 +40,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reserve_bytes: int = RESERVE  # free space below which no jobs are taken in
     checkpoint_bytes: int = LOG_BYTES  # of log before the next checkpoint
     checkpoint_records: int = RECORDS
+    backup_dir: str = ""  # where backups go …
+    backup_every_s: float = 0  # … so often; 0: only when asked for
+    backup_keep: int = 24  # of them
 
 
 async def open_durable(
@@ -57,6 +60,8 @@ async def open_durable(
         raise Invalid("a store on a disk keeps at least what the system does: os", "durability")
     if settings.mode not in ("rw", "ro"):
         raise Invalid("mode is rw or ro", "mode")
+    if settings.backup_every_s and not settings.backup_dir:
+        raise Invalid("backups on an interval need a backup_dir", "backup_dir")
     draw = int.from_bytes(os.urandom(8)) if seed is None else seed
     if settings.mode == "ro":
         return await _open_read_only(journal, path, clock, caps, draw)
@@ -119,7 +124,9 @@ def _go_on(
     keeper.interval_s = settings.commit_interval_ms / 1000
     keeper.commit_max = settings.commit_max
     keeper.on_close = ownership.leave
-    keeper.recovered = found
+    if settings.backup_every_s:
+        directory = Path(settings.backup_dir)
+        keeper.backups.every(settings.backup_every_s, directory, settings.backup_keep)
     engine.keeper = keeper
     facts = {"closed": False, "boot": steady.boot, "offset": steady.offset}
     if found.new:
@@ -158,7 +165,11 @@ def _report(path: Path, found: Recovered) -> None:
 async def _open_read_only(
     journal: Journal, path: Path, clock: Clock, caps: Caps, seed: int
 ) -> Engine:
-    found = await asyncio.to_thread(_recover, journal, path, seed, caps, True)
+    try:
+        found = await asyncio.to_thread(_recover, journal, path, seed, caps, True)
+    except BaseException:
+        journal.close()
+        raise
     steady = SteadyClock(clock, found.kernel.elapsed, found.boot, found.offset)
     payloads = StoredPayloads(journal.chunk, found.next_chunk)
     engine = Engine(steady, found.kernel, payloads, None, paced=False)

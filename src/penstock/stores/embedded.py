@@ -6,6 +6,7 @@ applies it in its turn.
 
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from penstock.kernel import crons as kernel_crons
 from penstock.kernel import explain, read
 from penstock.kernel.kernel import Kernel
 from penstock.model import checks
-from penstock.model.errors import Deadline, NotFound, PenstockError
+from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
 from penstock.model.job import (
     Codec,
@@ -491,6 +492,12 @@ class EmbeddedStore(Store):
             detail |= keeper.health()
         durability: Durability = "memory" if keeper is None else keeper.durability
         return Health(ok=True, store=self._scheme, durability=durability, detail=detail)
+
+    async def backup(self, directory: str | Path) -> Path:
+        """A compressed copy of the present state, taken while serving; answers its path."""
+        if self.engine.keeper is None:
+            raise Invalid("a store in memory has nothing to back up", "url")
+        return await self.engine.keeper.backups.take(Path(directory))
 
     async def tick(self) -> None:
         await self.engine.tick()

@@ -16,6 +16,7 @@ from penstock.kernel.kernel import Kernel
 from penstock.kernel.leases import LeaseRecord
 from penstock.model.errors import StorageFull, Unavailable
 from penstock.model.store import Durability
+from penstock.stores.backup import Backups
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Batch, Group, Journal
 from penstock.stores.journal.checkpointer import Checkpointer
@@ -82,6 +83,7 @@ class Keeper:
         self._gathered = 0
         self.recovered = recovered
         self.on_close: Callable[[], None] = lambda: None
+        self.backups = Backups(journal)
         self.writer = Writer(journal, ballast, self._written)
 
     # -- records ---------------------------------------------------------------------------------
@@ -259,6 +261,8 @@ class Keeper:
             "replayed": self.recovered.replayed,
             "recovery_s": round(self.recovered.seconds, 3),
             "cut_bytes": self.recovered.cut,
+            "backup": None if self.backups.last is None else self.backups.last.name,
+            "backup_failed": self.backups.failed,
         }
 
     # -- life ------------------------------------------------------------------------------------
@@ -306,6 +310,7 @@ class Keeper:
 
     async def close(self) -> None:
         """Everything that was said is on stable storage, and that it was said to the end."""
+        await self.backups.stop()
         self._closing = True
         if self._broken is None:
             self.put(closed=True)

@@ -104,6 +104,10 @@ class Journal(ABC):
     def backup(self, target: Path) -> None:
         """A consistent copy in an empty directory, taken while others write."""
 
+    def damage(self) -> list[str]:
+        """What the files themselves show, beyond what reading everything does."""
+        return []
+
     @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Bytes on disk, by what they are for."""

@@ -11,9 +11,29 @@ from pathlib import Path
 from penstock.model.errors import Unavailable
 
 
+def owner_of(path: Path) -> int | None:
+    """The process that owns a path now, if one does."""
+    try:
+        handle = os.open(_lock(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        said = os.pread(handle, 32, 0).strip()
+        return int(said) if said.isdigit() else 0
+    finally:
+        os.close(handle)
+    return None
+
+
+def _lock(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
 class Ownership:
     def __init__(self, path: Path) -> None:
-        self._path = path.with_name(path.name + ".lock")
+        self._path = _lock(path)
         self._handle: int | None = None
 
     def take(self) -> None:

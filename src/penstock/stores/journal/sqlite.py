@@ -200,7 +200,7 @@ class SqliteJournal(Journal):
         """Give free pages back to the file system, a few at a time."""
         free = self._db.pragma("freelist_count")
         if free > SHRINK_AT and free * 4 > self._db.pragma("page_count"):
-            self._db.execute(f"PRAGMA incremental_vacuum({SHRUNK})")
+            self._db.execute(f"PRAGMA incremental_vacuum({SHRUNK})").fetchall()
 
     def forget_after(self, checkpoint: int) -> None:
         try:
@@ -227,6 +227,9 @@ class SqliteJournal(Journal):
         finally:
             source.close()
             copy.close()
+
+    def damage(self) -> list[str]:
+        return [said for (said,) in self._db.execute("PRAGMA integrity_check") if said != "ok"]
 
     def sizes(self) -> dict[str, int]:
         found = {}

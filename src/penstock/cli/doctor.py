@@ -1,0 +1,119 @@
+"""`penstock doctor`: what this machine has, how a store is doing, and whether it is sound.
+
+It opens a store for reading only, whoever owns it, and changes nothing.
+"""
+
+import importlib.metadata
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.kernel.codes import STATES
+from penstock.model.errors import PenstockError
+from penstock.model.policy import DEFAULT_CAPS
+from penstock.open import journal_at
+from penstock.stores.backup import inspect
+from penstock.stores.journal.base import Journal, JournalError
+from penstock.stores.journal.ownership import owner_of
+from penstock.stores.journal.recovery import recover
+from penstock.stores.journal.space import file_system
+
+PARTS: Final = ("msgspec", "apsw", "cronsim", "uvloop", "rocksdict", "typer", "pyspark")
+
+
+def doctor(url: str, *, check: bool, as_json: bool) -> int:
+    """Answers the exit code: 0 if nothing is wrong."""
+    report: dict[str, Any] = {"machine": _machine()}
+    problems: list[str] = []
+    try:
+        journal, path = journal_at(url)
+        report["store"] = store = _where(url, path)
+        if path.exists():
+            store |= _state(journal)
+            if check:
+                found = inspect(journal_at(url)[0])
+                problems += found.problems
+                store["checked"] = {"jobs": found.jobs, "chunks": found.chunks}
+    except (PenstockError, JournalError) as error:
+        problems.append(str(error))
+    report["problems"] = problems
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        _show(report)
+    return 1 if problems else 0
+
+
+def _machine() -> dict[str, Any]:
+    found: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform()}
+    for part in PARTS:
+        try:
+            found[part] = importlib.metadata.version(part)
+        except importlib.metadata.PackageNotFoundError:
+            found[part] = None
+    found["java"] = shutil.which("java")
+    return found
+
+
+def _where(url: str, path: Path) -> dict[str, Any]:
+    return {
+        "url": url,
+        "exists": path.exists(),
+        "file_system": file_system(path.parent),
+        "owner": owner_of(path),
+    }
+
+
+def _state(journal: Journal) -> dict[str, Any]:
+    try:
+        facts = journal.open(read_only=True)
+        found = recover(journal, facts, 0, DEFAULT_CAPS, read_only=True)
+        kernel = found.kernel
+        states: dict[str, int] = {}
+        for tenant in kernel.tenants.values():
+            for queue in tenant.queues.values():
+                for code, state in STATES.items():
+                    states[state] = states.get(state, 0) + queue.counts[code]
+        return {
+            "bytes": journal.sizes(),
+            "closed": found.clean,
+            "position": kernel.position,
+            "checkpoint": found.checkpoint.position,
+            "replayed": found.replayed,
+            "recovery_s": round(found.seconds, 3),
+            "torn_bytes": found.cut,
+            "tenants": len(kernel.tenants),
+            "queues": kernel.queue_count,
+            "jobs": {state: n for state, n in states.items() if n},
+            "leases": len(kernel.leases),
+            "crons": len(kernel.crons),
+            "chunks": len(kernel.chunks),
+            "orphans": len(found.orphans),
+        }
+    finally:
+        journal.close()
+
+
+def _show(report: dict[str, Any]) -> None:
+    for title in ("machine", "store"):
+        if title in report:
+            print(title)
+            for name, value in report[title].items():
+                print(f"  {name:<12} {_said(value)}")
+    for problem in report["problems"]:
+        print(f"PROBLEM: {problem}", file=sys.stderr)
+    if not report["problems"]:
+        print("nothing is wrong")
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {n:,}" for name, n in value.items()) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)

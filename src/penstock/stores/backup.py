@@ -1,0 +1,241 @@
+"""Backups of a store on a disk: one compressed file each, taken while the store serves.
+
+A backup is what the journal holds at one instant, in a gzipped tar with a manifest that names every
+file's digest. `restore` puts it where nothing is; `verify` opens it, replays its log and reads every
+payload, without a trace.
+"""
+
+import asyncio
+import hashlib
+import io
+import logging
+import os
+import re
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.kernel.audit import findings
+from penstock.model.errors import Conflict, Invalid, NotFound, PenstockError, Unavailable
+from penstock.model.policy import DEFAULT_CAPS
+from penstock.stores.journal import frames
+from penstock.stores.journal.base import Journal, JournalError
+from penstock.stores.journal.recovery import Recovered, recover
+
+log: Final = logging.getLogger("penstock.store")
+
+MANIFEST: Final = "penstock.json"
+SUFFIX: Final = ".penstock.tar.gz"
+_NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z" + re.escape(SUFFIX))
+
+
+class Manifest(msgspec.Struct):
+    scheme: str
+    format: int
+    taken_at: int  # wall clock, ms
+    files: dict[str, str]  # path within the store → sha256
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What was found in a store or a backup of one."""
+
+    scheme: str
+    position: int
+    jobs: int
+    chunks: int
+    replayed: int
+    problems: list[str]
+
+
+class Backups:
+    """Backups of an open store: on demand, and on an interval with retention."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._one_at_a_time = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.last: Path | None = None
+        self.failed: str | None = None  # why the last one on the interval did
+
+    async def take(self, directory: Path, keep: int = 0) -> Path:
+        """A backup of the present state; of those in the directory the newest `keep` stay."""
+        async with self._one_at_a_time:
+            self.last = await asyncio.to_thread(take, self._journal, directory)
+            await asyncio.to_thread(prune, directory, keep)
+            return self.last
+
+    def every(self, seconds: float, directory: Path, keep: int) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._go_on(seconds, directory, keep))
+
+    async def _go_on(self, seconds: float, directory: Path, keep: int) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.take(directory, keep)
+                self.failed = None
+            except (PenstockError, OSError) as error:
+                self.failed = str(error)
+                log.warning("the backup failed, and will be tried again: %s", error)
+
+    async def stop(self) -> None:
+        """Finish the one under way, begin no other."""
+        async with self._one_at_a_time:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+
+
+def take(journal: Journal, directory: Path) -> Path:
+    """Write a backup into that directory; answers its path. Call it from a thread of its own."""
+    directory.mkdir(parents=True, exist_ok=True)
+    now = time.time_ns() // 1_000_000
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1000)) + f".{now % 1000:03d}Z"
+    target = directory / f"{stamp}{SUFFIX}"
+    with tempfile.TemporaryDirectory(prefix=".taking-", dir=directory) as scratch:
+        copy = Path(scratch)
+        try:
+            journal.backup(copy)
+        except JournalError as error:
+            raise Unavailable(f"the backup failed: {error}") from error
+        files = {
+            str(path.relative_to(copy)): _digest(path)
+            for path in sorted(copy.rglob("*"))
+            if path.is_file()
+        }
+        packed = directory / f".{target.name}.part"
+        try:
+            _pack(copy, Manifest(journal.scheme, frames.FORMAT, now, files), packed)
+            packed.rename(target)
+        finally:
+            packed.unlink(missing_ok=True)
+    _sync(directory)
+    return target
+
+
+def _pack(copy: Path, manifest: Manifest, packed: Path) -> None:
+    with packed.open("wb") as raw:
+        with tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as archive:
+            said = msgspec.json.encode(manifest)
+            entry = tarfile.TarInfo(MANIFEST)
+            entry.size = len(said)
+            archive.addfile(entry, io.BytesIO(said))
+            for name in manifest.files:
+                archive.add(copy / name, name)
+        raw.flush()
+        os.fsync(raw.fileno())
+
+
+def kept(directory: Path) -> list[Path]:
+    """The backups in a directory, oldest first."""
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
+
+
+def prune(directory: Path, keep: int) -> list[Path]:
+    """Delete all but the newest; answers what went."""
+    gone = kept(directory)[:-keep] if keep else []
+    for path in gone:
+        path.unlink()
+    return gone
+
+
+def restore(backup: Path, scheme: str, path: Path) -> Manifest:
+    """Put a backup where no store is."""
+    if path.exists():
+        raise Conflict(f"{path} exists; a restore overwrites nothing", "path")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".restoring-", dir=path.parent) as scratch:
+        manifest = _unpack(backup, Path(scratch))
+        if manifest.scheme != scheme:
+            raise Invalid(f"{backup} is of a {manifest.scheme} store, not {scheme}", "url")
+        whole = _store_in(Path(scratch), manifest)
+        for each in whole.rglob("*") if whole.is_dir() else [whole]:
+            if each.is_file():
+                _sync(each)
+        whole.rename(path)
+    _sync(path.parent)
+    return manifest
+
+
+def verify(backup: Path, journals: Mapping[str, Callable[[Path], Journal]]) -> Report:
+    """Everything that opening the backup would do, and every payload read."""
+    with tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
+        manifest = _unpack(backup, Path(scratch))
+        make = journals.get(manifest.scheme)
+        if make is None:
+            raise Invalid(f"{backup} is of a {manifest.scheme} store, which is not known", "path")
+        return inspect(make(_store_in(Path(scratch), manifest)))
+
+
+def inspect(journal: Journal) -> Report:
+    """A store that nobody changes meanwhile, or one state of one that somebody does."""
+    problems: list[str] = []
+    found: Recovered | None = None
+    chunks = 0
+    try:
+        facts = journal.open(read_only=True)
+        found = recover(journal, facts, 0, DEFAULT_CAPS, read_only=True)
+        if found.cut:
+            problems.append(f"the log ends within a record: {found.cut} bytes are torn")
+        problems += findings(found.kernel)
+        for chunk in sorted(found.kernel.chunks):
+            try:
+                journal.chunk(chunk)
+                chunks += 1
+            except (JournalError, KeyError) as error:
+                problems.append(f"payload chunk {chunk}: {error}")
+        problems += journal.damage()
+    except (JournalError, PenstockError) as error:
+        problems.append(str(error))
+    finally:
+        journal.close()
+    kernel = found.kernel if found is not None else None
+    return Report(
+        scheme=journal.scheme,
+        position=kernel.position if kernel is not None else 0,
+        jobs=sum(block.live for block in kernel.blocks.values()) if kernel is not None else 0,
+        chunks=chunks,
+        replayed=found.replayed if found is not None else 0,
+        problems=problems,
+    )
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def _unpack(backup: Path, scratch: Path) -> Manifest:
+    if not backup.is_file():
+        raise NotFound(f"there is no backup at {backup}", "path")
+    try:
+        with tarfile.open(backup, "r:gz") as archive:
+            archive.extractall(scratch, filter="data")
+        manifest = msgspec.json.decode((scratch / MANIFEST).read_bytes(), type=Manifest)
+    except (tarfile.TarError, OSError, EOFError, msgspec.MsgspecError) as error:
+        raise Invalid(f"{backup} is no backup, or a damaged one: {error}", "path") from error
+    for name, digest in manifest.files.items():
+        whole = scratch / name
+        if not whole.is_file() or _digest(whole) != digest:
+            raise Invalid(f"{backup} is damaged: {name} is not what was backed up", "path")
+    return manifest
+
+
+def _store_in(scratch: Path, manifest: Manifest) -> Path:
+    """The file or the directory that is the store: the first part of every name."""
+    return scratch / Path(next(iter(manifest.files))).parts[0]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
