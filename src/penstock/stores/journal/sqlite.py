@@ -162,6 +162,8 @@ class SqliteJournal(Journal):
         except apsw.Error as error:
             raise JournalError(f"{self.path}: {error}") from error
         reach("after write")
+        if batch.sync:  # by the commit itself
+            reach("after sync")
         return more
 
     def _put(self, batch: Batch) -> bool:

@@ -1,0 +1,36 @@
+"""The workload of the history checker in a process that kills itself on its way to the disk.
+
+    python -m tests.faults.victim --point "after write" --nth 3 … as for tests.history.process
+
+SIGKILL, at the n-th time that the named point is reached, on the thread that reaches it.
+"""
+
+import argparse
+import os
+import signal
+import sys
+
+from penstock.stores.journal import points
+from tests.history import process
+
+
+def die_at(point: str, nth: int) -> None:
+    left = nth
+
+    def hook(reached: str) -> None:
+        nonlocal left
+        if reached == point:
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    points.hook = hook
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--point", required=True, choices=points.POINTS)
+    parser.add_argument("--nth", required=True, type=int)
+    said, sys.argv[1:] = parser.parse_known_args()
+    die_at(said.point, said.nth)
+    process.main()
