@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from penstock.open import open_store
+from penstock.stores.clock import Clock
 from penstock.stores.embedded import EmbeddedStore
 from tests.history import record as r
 from tests.history.checker import Violation, check
@@ -33,8 +34,8 @@ def url_of(scheme: str, directory: Path, **settings: object) -> str:
     return f"{scheme}:///{directory / 'store'}?{query}"
 
 
-async def opened(url: str) -> EmbeddedStore:
-    store = await open_store(url)
+async def opened(url: str, clock: Clock | None = None) -> EmbeddedStore:
+    store = await open_store(url, clock=clock)
     assert isinstance(store, EmbeddedStore)
     return store
 
