@@ -18,12 +18,12 @@ from penstock.stores.journal.base import KINDS, Batch, Full, Group, Journal, Jou
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.sealed import sealed, unsealed
 
-PAGE: Final = 4_096
-WAL_PAGES: Final = 4_000  # SQLite moves the WAL into the file when it has this many
+PAGE: Final = 32 << 10  # what SQLite does page by page is what large pushes wait for
+WAL_PAGES: Final = (16 << 20) // PAGE  # it moves the WAL into the file when it has this many
 WAL_KEPT: Final = 64 << 20  # and cuts a WAL that grew beyond this
 TRUNCATED: Final = 64  # groups that one batch takes off the log
-SHRINK_AT: Final = 2_048  # free pages before they are given back …
-SHRUNK: Final = 256  # … by so many a batch
+SHRINK_AT: Final = (8 << 20) // PAGE  # free pages before they are given back …
+SHRUNK: Final = (1 << 20) // PAGE  # … by so many a batch
 
 _SCHEMA: Final = """
 CREATE TABLE facts(name TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID;
