@@ -202,6 +202,7 @@ class SqliteJournal(Journal):
         """Give free pages back to the file system, a few at a time."""
         free = self._db.pragma("freelist_count")
         if free > SHRINK_AT and free * 4 > self._db.pragma("page_count"):
+            # It gives back one page per row that it is asked for.
             self._db.execute(f"PRAGMA incremental_vacuum({SHRUNK})").fetchall()
 
     def forget_after(self, checkpoint: int) -> None:
