@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -29,20 +29,24 @@ from penstock.stores.stored_payloads import CACHE_BYTES, StoredPayloads
 log: Final = logging.getLogger("penstock.store")
 
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the url of a durable store may say behind its `?`."""
 
     durability: Durability = "fsync"
-    mode: str = "rw"  # ro: look at it, change nothing, whoever owns it
-    commit_interval_ms: int = 0  # wait this long for company before a commit
-    commit_max: int = 8 << 20  # bytes that go without waiting
-    cache_bytes: int = CACHE_BYTES  # payloads kept in memory beside the disk's
-    reserve_bytes: int = RESERVE  # free space below which no jobs are taken in
-    checkpoint_bytes: int = LOG_BYTES  # of log before the next checkpoint
-    checkpoint_records: int = RECORDS
+    mode: Literal["rw", "ro"] = "rw"  # ro: look at it, change nothing, whoever owns it
+    commit_interval_ms: Count = 0  # wait this long for company before a commit …
+    commit_max: Positive = 8 << 20  # … unless this many bytes of log have gathered
+    cache_bytes: Count = CACHE_BYTES  # payloads kept in memory beside the disk's
+    reserve_bytes: Count = RESERVE  # free space below which no jobs are taken in
+    checkpoint_bytes: Positive = LOG_BYTES  # of log before the next checkpoint
+    checkpoint_records: Positive = RECORDS
     backup_dir: str = ""  # where backups go …
-    backup_every_s: float = 0  # … so often; 0: only when asked for
-    backup_keep: int = 24  # of them
+    backup_every_s: Annotated[float, msgspec.Meta(ge=0)] = 0  # … so often; 0: when asked for
+    backup_keep: Positive = 24  # of them
 
 
 async def open_durable(
@@ -58,8 +62,6 @@ async def open_durable(
     """The engine of the store at that path, recovered and ready; its journal is not open yet."""
     if settings.durability == "memory":
         raise Invalid("a store on a disk keeps at least what the system does: os", "durability")
-    if settings.mode not in ("rw", "ro"):
-        raise Invalid("mode is rw or ro", "mode")
     if settings.backup_every_s and not settings.backup_dir:
         raise Invalid("backups on an interval need a backup_dir", "backup_dir")
     draw = int.from_bytes(os.urandom(8)) if seed is None else seed

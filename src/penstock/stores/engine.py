@@ -67,6 +67,7 @@ class Engine:
         self._awaited = Awaited()
         self._serial = 0
         self._ended: str | None = None  # why nothing is done any more
+        self._let_go = False
         self._paced = paced
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -513,13 +514,16 @@ class Engine:
     # -- life --------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        if self._ended is None:
-            self.end("the store is closed")
-            if self.keeper is not None:
-                await self.keeper.close()
-            elif self.read_only is not None:
-                self.payloads.close()
-                self.read_only.close()
+        """Finish what was begun, and let go of everything, however the store has ended."""
+        self.end("the store is closed")
+        if self._let_go:
+            return
+        self._let_go = True
+        if self.keeper is not None:
+            await self.keeper.close()
+        elif self.read_only is not None:
+            self.payloads.close()
+            self.read_only.close()
 
     def end(self, why: str) -> None:
         """Nothing is done any more; everybody who waits is told."""

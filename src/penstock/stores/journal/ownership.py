@@ -7,6 +7,7 @@ only tells people whose it is.
 import fcntl
 import os
 from pathlib import Path
+from weakref import WeakSet
 
 from penstock.model.errors import Unavailable
 
@@ -50,8 +51,21 @@ class Ownership:
         os.ftruncate(handle, 0)
         os.pwrite(handle, b"%d\n" % os.getpid(), 0)
         self._handle = handle
+        _owned.add(self)
 
     def leave(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+_owned: "WeakSet[Ownership]" = WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """A forked child shares the lock, and would keep it when its parent has ended."""
+    for ownership in list(_owned):
+        ownership.leave()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

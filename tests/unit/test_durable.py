@@ -1,0 +1,451 @@
+"""A store on a disk: who owns it, what its url may say, what its answers wait for, how it ends."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.kernel.kernel import Kernel
+from penstock.model.errors import Conflict, Invalid, NotFound, PenstockError, Unavailable
+from penstock.model.job import JobOptions, JobSpec, Run
+from penstock.model.lifecycle import State
+from penstock.open import JOURNALS, open_store
+from penstock.stores.clock import ManualClock
+from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.journal import points
+from penstock.stores.journal.base import Batch
+from penstock.stores.keeper import Keeper
+from penstock.stores.stored_payloads import StoredPayloads
+from tests.durable import crash, replayed_digest
+from tests.unit.history import History
+
+T = "acme"
+SCHEMES = sorted(JOURNALS)
+
+Scenario = Callable[[EmbeddedStore], Awaitable[None]]
+
+
+async def opened(url: str, **options: Any) -> EmbeddedStore:
+    store = await open_store(url, **options)
+    assert isinstance(store, EmbeddedStore)
+    return store
+
+
+def on(url: str, scenario: Scenario, **options: Any) -> None:
+    async def whole() -> None:
+        store = await opened(url, **options)
+        try:
+            await scenario(store)
+        finally:
+            await store.close()
+
+    asyncio.run(whole())
+
+
+def keeper_of(store: EmbeddedStore) -> Keeper:
+    assert store.engine.keeper is not None
+    return store.engine.keeper
+
+
+@pytest.fixture(params=SCHEMES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.param}:///{tmp_path}/store"
+
+
+# -- who owns it -----------------------------------------------------------------------------------
+
+
+def test_a_path_has_one_owner_and_says_who(url: str) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        with pytest.raises(Unavailable, match=f"store is owned by process {os.getpid()}"):
+            await opened(url)
+        await store.close()
+        await (await opened(url)).close()
+
+    on(url, scenario)
+
+
+def test_a_forked_child_does_not_keep_the_path(url: str, tmp_path: Path) -> None:
+    """The lock goes with its owner, whatever children that has."""
+    told, tell = os.pipe()
+    child = 0
+
+    async def scenario(store: EmbeddedStore) -> None:
+        nonlocal child
+        child = os.fork()
+        if not child:
+            os.close(tell)
+            os.read(told, 1)  # until the parent is done
+            os._exit(0)
+
+    try:
+        on(url, scenario)
+        on(url, _nothing)
+    finally:
+        os.close(tell)
+        os.close(told)
+        os.waitpid(child, 0)
+
+
+async def _nothing(store: EmbeddedStore) -> None:
+    assert store.kernel.queue_count == 0
+
+
+def test_reading_only_changes_nothing_and_needs_no_owner(url: str) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        ids = (await store.push_jobs(T, "q", [JobSpec(payload=b"1", delay_ms=1)] * 2)).ids
+        if url.startswith("rocksdb"):
+            await store.close()
+        looking = await opened(f"{url}?mode=ro")
+        try:
+            assert [job and job.payload for job in await looking.get(T, ids)] == [b"1", b"1"]
+            for change in (
+                looking.push_jobs(T, "q", [JobSpec()]),
+                looking.claim(T, ["q"]),
+                looking.cancel(T, ids),
+            ):
+                with pytest.raises(Conflict, match="reading only"):
+                    await change
+        finally:
+            await looking.close()
+
+    on(url, scenario)
+
+
+def test_there_must_be_something_to_read(url: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no store"):
+        asyncio.run(opened(f"{url}?mode=ro"))
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- what the url may say --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("?durability=memory", "at least"),
+        ("?durability=often", "durability"),
+        ("?mode=w", "mode"),
+        ("?colour=red", "colour"),
+        ("?cache_bytes=-1", "cache_bytes"),
+        ("?commit_interval_ms=soon", "commit_interval_ms"),
+        ("/", "names no path"),
+        ("#there", "names no path"),
+    ],
+)
+def test_a_url_that_says_something_wrong_is_refused(said: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=why):
+        asyncio.run(opened(f"sqlite:///{tmp_path}/store{said}"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_that_is_no_store_is_refused() -> None:
+    for url in ("sqlite://", "sqlite:///", "rocksdb://host/path", "mysql:///x", "penstock.db"):
+        with pytest.raises(Invalid):
+            asyncio.run(opened(url))
+
+
+def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    on("sqlite:///jobs.db", _nothing)
+    assert (tmp_path / "jobs.db").is_file()
+
+
+# -- what answers wait for -------------------------------------------------------------------------
+
+
+class Gate:
+    """Stands between the loop and the disk: batches pass when it is opened."""
+
+    def __init__(self, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        import threading
+
+        self.closed = threading.Event()
+        self._open = threading.Event()
+        self.batches: list[Batch] = []
+        write = keeper_of(store).journal.write
+
+        def gated(batch: Batch) -> bool:
+            self.batches.append(batch)
+            self.closed.set()
+            assert self._open.wait(30)
+            return write(batch)
+
+        monkeypatch.setattr(keeper_of(store).journal, "write", gated)
+
+    async def reached(self) -> None:
+        """A batch stands before the gate, and every task has gone as far as it can."""
+        assert await asyncio.to_thread(self.closed.wait, 30)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def calm(store: EmbeddedStore) -> None:
+    while not keeper_of(store).idle:
+        await keeper_of(store).turn()
+
+
+def test_nothing_is_answered_before_it_is_safe(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        first = (await store.push_jobs(T, "q", [JobSpec(payload=b"1")])).ids
+        lease = await store.claim(T, ["q"])
+        assert lease is not None
+        await calm(store)
+        gate = Gate(store, monkeypatch)
+        pushed = asyncio.create_task(store.push_jobs(T, "q", [JobSpec(key="k", payload=b"2")]))
+        await gate.reached()
+        again = asyncio.create_task(store.push_jobs(T, "q", [JobSpec(key="k")]))
+        claimed = asyncio.create_task(store.claim(T, ["q"]))
+        acked = asyncio.create_task(store.ack(T, lease.token, results={first[0]: b"3"}))
+        awaited = asyncio.create_task(store.result(T, first[0], wait_ms=60_000))
+        stale = asyncio.create_task(store.ack(T, lease.token))
+        await gate.reached()
+        tasks = (pushed, again, claimed, acked, awaited, stale)
+        assert not any(task.done() for task in tasks)
+        gate.open()
+        done: Any = await asyncio.gather(*tasks, return_exceptions=True)
+        assert done[0].jobs == [(done[2].ids[0], "created")]
+        assert done[1].jobs == [(done[2].ids[0], "ignored")]
+        assert list(done[3].acked) == first
+        assert (done[4].state, done[4].value) == (State.COMPLETED, b"3")
+        assert type(done[5]).__name__ == "LeaseLost"
+
+    on(url, scenario)
+
+
+def test_a_claim_does_not_wait_for_pushes_that_it_took_nothing_of(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.push_jobs(T, "q", [JobSpec()])
+        await calm(store)
+        keeper = keeper_of(store)
+        gate = Gate(store, monkeypatch)
+        pushed = asyncio.create_task(store.push_jobs(T, "q", [JobSpec()]))
+        await gate.reached()
+        record = store.engine.apply(_claim("token"))
+        assert keeper.rest_of(record) == (0, 1)
+        gate.open()
+        await pushed
+
+    on(url, scenario)
+
+
+def _claim(token: str) -> Any:
+    from penstock.kernel import commands as c
+
+    return c.Claim(T, ["q"], 1, token)
+
+
+def test_one_commit_serves_everybody_who_came_meanwhile(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        gate = Gate(store, monkeypatch)
+        first = asyncio.create_task(store.push_jobs(T, "q", [JobSpec()]))
+        await gate.reached()
+        rest = [asyncio.create_task(store.push_jobs(T, "q", [JobSpec()])) for _ in range(63)]
+        await gate.reached()
+        gate.open()
+        await asyncio.gather(first, *rest)
+        groups = [b.group for b in gate.batches if b.group is not None]
+        assert [g.last - g.first + 1 for g in groups] == [1, 63]
+        assert len(gate.batches[1].chunks) == 1  # small payloads share one
+
+    on(url, scenario)
+
+
+def test_a_push_may_ask_for_another_durability(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.pack("q", [b"1"])
+
+    async def syncs(store: EmbeddedStore, durability: Any) -> list[bool]:
+        await calm(store)
+        with monkeypatch.context() as patched:
+            gate = Gate(store, patched)
+            gate.open()
+            await store.push(T, [run], durability=durability)
+            return [batch.sync for batch in gate.batches if batch.group is not None]
+
+    async def on_fsync(store: EmbeddedStore) -> None:
+        await store.push(T, [run])  # a store's first ids are reserved, durably
+        assert await syncs(store, "os") == [False]
+        assert await syncs(store, "fsync") == [True]
+        assert await syncs(store, None) == [True]
+        with pytest.raises(Invalid, match="at least"):
+            await store.push(T, [run], durability="memory")
+
+    async def on_os(store: EmbeddedStore) -> None:
+        assert (await store.health()).durability == "os"
+        assert await syncs(store, None) == [False]
+        assert await syncs(store, "fsync") == [True]
+
+    on(url, on_fsync)
+    on(f"{url}?durability=os", on_os)
+
+
+def test_a_journal_that_fails_ends_the_store(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.push_jobs(T, "q", [JobSpec()])
+        await calm(store)
+
+        def broken(batch: Batch) -> bool:
+            raise OSError("the disk is gone")
+
+        monkeypatch.setattr(keeper_of(store).journal, "write", broken)
+        waiting = asyncio.create_task(store.claim(T, ["other"], wait_ms=60_000))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="the disk is gone"):
+            await store.push_jobs(T, "q", [JobSpec()])
+        with pytest.raises(Unavailable, match="the disk is gone"):
+            await waiting
+        for call in (store.queues(T), store.claim(T, ["q"]), store.push_jobs(T, "q", [JobSpec()])):
+            with pytest.raises(Unavailable, match="the disk is gone"):
+                await call
+
+    on(url, scenario)
+    on(url, _one_job)
+
+
+async def _one_job(store: EmbeddedStore) -> None:
+    (info,) = await store.queues(T)
+    assert info.counts[State.READY] == 1
+
+
+# -- what comes back -------------------------------------------------------------------------------
+
+
+def test_ids_go_on_above_everything_that_may_have_been_given_out(url: str) -> None:
+    async def scenario() -> None:
+        store = await opened(url)
+        before = (await store.push_jobs(T, "q", [JobSpec()] * 3)).ids
+        await crash(store)
+        store = await opened(url)
+        after = (await store.push_jobs(T, "q", [JobSpec()])).ids
+        assert after[0] > before[-1] + 4_096
+        await store.close()
+        store = await opened(url)
+        assert (await store.push_jobs(T, "q", [JobSpec()])).ids == [after[0] + 1]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_payloads_beyond_the_cache_come_from_the_disk(url: str) -> None:
+    run = Run.pack("q", [b"%044d" % n for n in range(1_000)], JobOptions(codec="bytes"))
+
+    async def scenario(store: EmbeddedStore) -> None:
+        for _ in range(20):
+            await store.push(T, [run])
+        await calm(store)
+        payloads = store.engine.payloads
+        assert isinstance(payloads, StoredPayloads)
+        assert payloads.size <= 2 * len(run.data)
+        seen = []
+        while (lease := await store.claim(T, ["q"], 700)) is not None:
+            seen += [job.payload for job in lease.jobs]
+            await store.ack(T, lease.token)
+        assert seen == list(run.payloads()) * 20
+
+    on(f"{url}?cache_bytes=50000", scenario)
+
+
+def test_the_log_is_truncated_and_the_kernel_read_back_is_the_same(url: str) -> None:
+    clock = ManualClock()
+
+    async def scenario() -> None:
+        settings = "?checkpoint_records=20&cache_bytes=1000"
+        store = await opened(url + settings, clock=clock, seed=7)
+        keeper = keeper_of(store)
+        for number in range(200):
+            await store.push_jobs(T, f"q{number % 3}", [JobSpec(key=f"k{number}")] * 2)
+            lease = await store.claim(T, [f"q{number % 3}"])
+            assert lease is not None
+            if number % 4:
+                await store.ack(T, lease.token)
+            clock.advance(7)
+        await calm(store)
+        assert keeper.checkpointer.last.number > 5
+        groups = list(keeper.journal.groups(0))
+        assert groups[0].last > keeper.checkpointer.last.position - 20
+        await crash(store)
+        live = store.kernel
+        assert await replayed_digest(url, live, clock) == live.digest()
+
+    asyncio.run(scenario())
+
+
+REPLAY = """
+import asyncio, sys
+from penstock.open import open_store
+async def main():
+    store = await open_store(sys.argv[1] + "?mode=ro")
+    kernel = store.kernel
+    kernel.now, kernel.elapsed = int(sys.argv[2]), int(sys.argv[3])
+    print(kernel.digest())
+    await store.close()
+asyncio.run(main())
+"""
+
+
+def test_a_random_history_replays_to_the_same_digest_in_another_process(url: str) -> None:
+    """With other hash seeds; the commands are those of the kernel's own histories."""
+    history = History(1_234)
+
+    async def scenario() -> None:
+        clock = ManualClock(history.now, history.elapsed)
+        store = await opened(
+            f"{url}?checkpoint_records=150", clock=clock, caps=history.caps, seed=1
+        )
+        for played, (step, _) in enumerate(history.steps(600)):
+            clock.now, clock.elapsed = step.now, step.elapsed
+            with suppress(PenstockError):
+                store.engine.apply(step.command)
+            if played % 40 == 0:
+                await asyncio.sleep(0)
+        await calm(store)
+        # These commands name chunks, and bring no bytes along.
+        keeper_of(store).journal.write(Batch(chunks=[(n, b"") for n in store.kernel.chunks]))
+        await crash(store)
+        live = store.kernel
+        for seed in ("1", "2"):
+            assert await asyncio.to_thread(digest_elsewhere, url, live, seed) == live.digest()
+
+    asyncio.run(scenario())
+
+
+def digest_elsewhere(url: str, live: Kernel, hash_seed: str) -> str:
+    told = subprocess.run(
+        [sys.executable, "-c", REPLAY, url, str(live.now), str(live.elapsed)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return told.stdout.strip()
+
+
+def test_named_points_are_reached_on_the_way_to_the_disk(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: set[str] = set()
+    monkeypatch.setattr(points, "hook", reached.add)
+
+    async def scenario(store: EmbeddedStore) -> None:
+        for _ in range(30):
+            await store.push_jobs(T, "q", [JobSpec()])
+        await calm(store)
+
+    on(f"{url}?checkpoint_records=5", scenario)
+    assert reached == set(points.POINTS)
