@@ -139,7 +139,7 @@ async def lose_power(store: EmbeddedStore, log: r.ListLog) -> int:
     await work(recorder, seed=1, operations=250, leases_ms=LEASES_MS)
     kernel, payloads = engine.kernel.encode(), copy.deepcopy(engine.payloads)
     safe_until = recorder.clock.elapsed_ms()
-    await work(Recorder(store, log), seed=2, operations=150, leases_ms=LEASES_MS)
+    await work(recorder, seed=2, operations=150, leases_ms=LEASES_MS)
     engine.kernel, engine.payloads = Kernel.decode(kernel, engine.kernel.caps), payloads
     return safe_until
 

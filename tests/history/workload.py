@@ -85,6 +85,7 @@ class Workload:
         durability: Durability | None,
     ) -> None:
         self.store = recorder
+        self.name = f"{recorder.name}-{seed}"  # of its producers and bulks: said once
         self.seed = seed
         self.left = operations
         self.leases_ms = leases_ms
@@ -109,7 +110,7 @@ class _Person:
     def __init__(self, load: Workload, name: str) -> None:
         self.load = load
         self.store = load.store
-        self.name = f"{load.store.name}-{name}"
+        self.name = f"{load.name}-{name}"
         self.draw = Random(f"{load.seed}-{name}")
 
     def steps(self) -> dict[Step, int]:
@@ -243,7 +244,7 @@ class Producer(_Person):
         """A whole two-phase push, now and then left open, or with a part that is dropped."""
         draw, store, spend = self.draw, self.store, self.load.spend
         self.load.bulks += 1
-        name = f"{store.name}-bulk{self.load.bulks}"
+        name = f"{self.load.name}-bulk{self.load.bulks}"
         await store.open_bulk(name)
         parts = [f"part{index}" for index in range(draw.randint(1, 3))]
         for part in parts:

@@ -199,6 +199,8 @@ def _due_latest(case: Case, one: Saying) -> int:
 def new_versions_replace_old_ones(case: Case) -> Iterator[Finding]:
     """After an acknowledged `updated` no claim hands out an older version."""
     for life in case.lives.values():
+        if life.may(r.Redrive):
+            continue  # a discard of the running version ends both; what is redriven is that one
         for update in life.updated:
             versions = case.versions(life)
             recent = {one.serial for one in versions if not one.push.before(update.push)}

@@ -167,13 +167,17 @@ def repeats_give_the_first_answer(case: Case) -> Iterator[Finding]:
     """A producer that repeats a sequence gets the answer it got, also after a crash."""
     for pushes in case.sequences:
         answered = [push for push in pushes if push.ok]
+        if not answered:
+            continue
+        first = answered[0]
         for push in answered[1:]:
-            if push.answer != answered[0].answer:
-                yield Finding("a repeat was answered otherwise", (answered[0], push))
+            if push.answer != first.answer:
+                yield Finding("a repeat was answered otherwise", (first, push))
         for push in pushes:
             refused = push.status == "failed" and push.code in ("conflict", "invalid")
-            if refused and answered and answered[0].before(push) and not _many(case, push):
-                yield Finding("a repeat was refused", (answered[0], push))
+            repeats = first.before(push) and push.call == first.call
+            if refused and repeats and not _many(case, push):
+                yield Finding("a repeat was refused", (first, push))
 
 
 def _many(case: Case, push: Operation) -> bool:
