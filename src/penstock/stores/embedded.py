@@ -92,7 +92,7 @@ class EmbeddedStore(Store):
         durability: Durability | None = None,
     ) -> Pushed:
         checks.check_push(tenant, runs, producer, sequence, bulk, part, durability)
-        level = self.engine.admit(durability)
+        level = self.engine.admit(durability, sum(len(run.data) for run in runs))
         loads = [self._load(tenant, run) for run in runs]
         command = c.Push(tenant=tenant, loads=loads)
         if producer is not None:
@@ -344,7 +344,7 @@ class EmbeddedStore(Store):
         if found is None:
             raise NotFound(f"job {job_id} is not known", "job_id")
         codec = codec or found[0].options_of(found[1]).codec
-        self.engine.admit(None)
+        self.engine.admit(None, len(payload))
         if codec == "json":  # the other two are opaque, as at a push
             check_json(payload)
         chunk, start = self.engine.payloads.add(f"{tenant}/{found[0].queue.name}", payload)
@@ -423,7 +423,7 @@ class EmbeddedStore(Store):
             instants = instants[: max(spec.limit - used, 0)]
         load = None
         if instants:
-            self.engine.admit(None)
+            self.engine.admit(None, len(spec.payload) * len(instants))
             keys = [instant_key(spec.name, marker, instant) for instant in instants]
             run = Run(
                 queue=spec.queue,

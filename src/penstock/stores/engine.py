@@ -76,13 +76,13 @@ class Engine:
 
     # -- turns -----------------------------------------------------------------------------------
 
-    def admit(self, durability: Durability | None) -> int | None:
+    def admit(self, durability: Durability | None, size: int) -> int | None:
         """Before jobs come in: how safe they must become. Raises if there is no room for them."""
         if self.keeper is None:
             if durability is not None:
                 raise Invalid("a store in memory keeps nothing beyond its process", "durability")
             return None
-        self.keeper.admit()
+        self.keeper.admit(size)
         return None if durability is None else LEVELS[durability]
 
     def apply(self, command: c.Command, level: int | None = None) -> Any:

@@ -57,8 +57,8 @@ class Keeper:
         self._fail = fail
         self._loop = asyncio.get_running_loop()
         self._ballast = ballast
-        self._room = True
-        self._room_until = 0.0
+        self._spare = 0
+        self._spare_until = 0.0
         self.checkpointer = Checkpointer(
             recovered.kernel, recovered.checkpoint, recovered.log_bytes, recovered.replayed
         )
@@ -235,15 +235,19 @@ class Keeper:
 
     # -- room ------------------------------------------------------------------------------------
 
-    def admit(self) -> None:
-        """Raise StorageFull if there is no room for more jobs."""
+    def admit(self, size: int) -> None:
+        """Raise StorageFull if there is no room for that many more bytes.
+
+        They take it twice: where the journal writes first, and where it keeps things.
+        """
+        self._spare -= 2 * size
         at = self._loop.time()
-        if at >= self._room_until:
-            self._room = self._ballast.room
-            self._room_until = at + ROOM_CHECK_S
-            if self._room:
-                self._ballast.fill()
-        if not self._room:
+        if self._spare < 0 or at >= self._spare_until:
+            self._ballast.fill()
+            coming = size + self.payloads.unwritten + self._gathered
+            self._spare = self._ballast.spare - 2 * coming
+            self._spare_until = at + ROOM_CHECK_S
+        if self._spare < 0:
             raise StorageFull("the disk is nearly full: no jobs are taken in until there is room")
 
     def health(self) -> dict[str, Any]:
@@ -320,7 +324,9 @@ class Keeper:
 
     def let_go(self) -> None:
         """Of the threads, the files and the path, in whatever state they are."""
-        self.writer.close()
-        self.payloads.close()
-        self.journal.close()
-        self.on_close()
+        try:
+            self.writer.close()
+            self.payloads.close()
+            self.journal.close()
+        finally:
+            self.on_close()

@@ -172,5 +172,10 @@ class StoredPayloads(Payloads):
         self._reader.shutdown(wait=True, cancel_futures=True)
 
     @property
+    def unwritten(self) -> int:
+        """Bytes that are still to reach the disk."""
+        return super().size
+
+    @property
     def size(self) -> int:
         return super().size + self._cached

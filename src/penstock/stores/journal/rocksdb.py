@@ -8,6 +8,7 @@ other threads run meanwhile.
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ class RocksJournal(Journal):
         self._db: Rdict | None = None
         self._families: dict[str, ColumnFamily] = {}
         self._tables: dict[str, Any] = {}  # of rocksdict's Rdict, in raw mode: bytes to bytes
+        self._stuck = False  # a write failed: RocksDB takes no more until it is opened anew
         self._reopening = threading.Lock()  # a reader waits while the writer opens the files anew
 
     # -- opening ---------------------------------------------------------------------------------
@@ -119,16 +121,16 @@ class RocksJournal(Journal):
         assert self._db is not None, "opened first"
         reach("before write")
         try:
+            if self._stuck:
+                self._reopen()
             self._db.write(self._batch(batch))
             reach("after write")
             if batch.sync:
                 self._db.flush_wal(True)
                 reach("after sync")
         except Exception as error:
-            failed = self._error(error)
-            if isinstance(failed, Full):
-                self._reopen()
-            raise failed from error
+            self._stuck = True
+            raise self._error(error) from error
         return False
 
     def _batch(self, batch: Batch) -> WriteBatch:
@@ -164,11 +166,10 @@ class RocksJournal(Journal):
         out.delete_range(_number(0), _number(end), self._families["log"])
 
     def _reopen(self) -> None:
-        """After a failed write RocksDB takes no more, until its files are opened anew."""
         with self._reopening:
-            assert self._db is not None
-            self._db.close()
+            self._shut()
             self._open()
+        self._stuck = False
 
     def forget_after(self, checkpoint: int) -> None:
         assert self._db is not None, "opened first"
@@ -201,10 +202,16 @@ class RocksJournal(Journal):
 
     def close(self) -> None:
         if self._db is not None:
-            self._tables.clear()
-            self._families.clear()
+            self._shut()
+
+    def _shut(self) -> None:
+        """Close the files. What cannot be moved from the WAL to its place any more stays there."""
+        assert self._db is not None, "opened first"
+        self._tables.clear()
+        self._families.clear()
+        with suppress(Exception):
             self._db.close()
-            self._db = None
+        self._db = None
 
 
 def _options(family: str) -> Options:

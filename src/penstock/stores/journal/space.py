@@ -69,9 +69,9 @@ class Ballast:
         return found.f_bavail * found.f_frsize
 
     @property
-    def room(self) -> bool:
-        """Whether there is room for more jobs."""
-        return self.free() >= self._reserve
+    def spare(self) -> int:
+        """How many bytes of jobs there is room for; below zero, none at all."""
+        return self.free() - self._reserve
 
     def fill(self) -> None:
         """Put the ballast there, if it is not and there is room for it beyond the reserve."""
