@@ -1,6 +1,9 @@
 """What tests do with stores on a disk: wait for the disk, and end them as no caller can."""
 
 import asyncio
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from penstock.kernel.kernel import Kernel
@@ -10,7 +13,16 @@ from penstock.stores.clock import Clock
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.stored_payloads import StoredPayloads
 
+# Where behaviour is at stake and not the disk, stores lie in memory: no case waits for a real sync.
+_SHARED_MEMORY: Final = Path("/dev/shm")
+
 TURNS: Final = 20  # of the loop, after which every task has gone as far as it can
+
+
+def scratch() -> "TemporaryDirectory[str]":
+    """A directory for a store that is about behaviour."""
+    where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+    return TemporaryDirectory(prefix="penstock-", dir=where)
 
 
 async def settled(store: Store) -> None:

@@ -30,7 +30,7 @@ from penstock.model.store import (
 from penstock.open import open_store
 from penstock.stores.clock import ManualClock, SystemClock
 from penstock.stores.embedded import EmbeddedStore
-from tests.durable import settled
+from tests.durable import scratch, settled
 
 STORES: Final = ["memory://", "sqlite://", "rocksdb://", "oracle://"]
 DURABLE: Final = ["sqlite://", "rocksdb://"]
@@ -76,7 +76,7 @@ class _World:
             self.store = OracleStore(clock=self.clock, caps=self.caps, seed=SEED)
             return
         if self.url in DURABLE:
-            self.directory = TemporaryDirectory(prefix="penstock-")
+            self.directory = scratch()
         await self._open()
 
     async def _open(self) -> None:

@@ -11,7 +11,7 @@ from penstock.model.store import Store
 from penstock.open import open_store
 from penstock.stores.clock import ManualClock, SteadyClock
 from penstock.stores.embedded import EmbeddedStore
-from tests.durable import crash, replayed_digest
+from tests.durable import crash, replayed_digest, scratch
 from tests.oracle.store import OracleStore
 
 SEED: Final = 20_231_114  # of the jitter
@@ -73,7 +73,7 @@ def on_disk(scheme: str) -> Subject:
         return f"{scheme}:///{directory.name}/store"
 
     async def open_new(clock: ManualClock, caps: Caps) -> Store:
-        directory = tempfile.TemporaryDirectory(prefix="penstock-oracle-")
+        directory = scratch()
         store = await OnDisk.there(url(directory), clock=clock, caps=caps, seed=SEED)
         store.directory = directory
         store.ends = itertools.cycle(("crash", "close", "checkpoint", "half a checkpoint"))
