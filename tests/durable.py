@@ -53,6 +53,7 @@ async def crash(store: EmbeddedStore) -> None:
     while keeper.lagging:
         await keeper.turn()
     engine.end("it crashed")
+    await keeper.stop_sweeping()
     keeper.let_go()
 
 

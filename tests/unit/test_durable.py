@@ -449,3 +449,32 @@ def test_named_points_are_reached_on_the_way_to_the_disk(
 
     on(f"{url}?checkpoint_records=5", scenario)
     assert reached == set(points.POINTS)
+
+
+def test_a_chunk_of_which_little_is_needed_is_written_anew(url: str) -> None:
+    """One that stays does not keep the payloads of all that were pushed with it."""
+    payloads = [os.urandom(100) for _ in range(2_000)]
+    run = Run.pack("q", payloads, JobOptions(codec="bytes", retain_ms=0))
+
+    async def scenario(store: EmbeddedStore) -> None:
+        ids = (await store.push(T, [run])).ids
+        keeper = keeper_of(store)
+        stay = ids[500:510]
+        lease = await store.claim(T, ["q"], 2_000)
+        assert lease is not None
+        await store.ack(T, lease.token, [i for i in ids if i not in stay])
+        await store.release(T, lease.token)
+        await calm(store)
+        (chunk,) = store.kernel.chunks
+        before = len(keeper.journal.chunk(chunk).replace(b"\0", b""))
+        await keeper.sweep()
+        after = keeper.journal.chunk(chunk)
+        assert len(after) == 200_000
+        assert len(after.replace(b"\0", b"")) < 1_100 < before
+        await store.close()
+        again = await opened(url)
+        jobs = await again.get(T, stay)
+        assert [job and job.payload for job in jobs] == payloads[500:510]
+        await again.close()
+
+    on(url, scenario)

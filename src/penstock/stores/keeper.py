@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from penstock.kernel import commands as c
@@ -18,12 +19,13 @@ from penstock.model.errors import StorageFull, Unavailable
 from penstock.model.store import Durability
 from penstock.stores.backup import Backups
 from penstock.stores.journal import frames
-from penstock.stores.journal.base import Batch, Group, Journal
+from penstock.stores.journal.base import Batch, Group, Journal, JournalError
 from penstock.stores.journal.checkpointer import Checkpointer
 from penstock.stores.journal.recovery import Recovered
 from penstock.stores.journal.space import Ballast
 from penstock.stores.journal.writer import Writer
 from penstock.stores.stored_payloads import StoredPayloads
+from penstock.stores.sweeping import Sweeper
 
 log: Final = logging.getLogger("penstock.store")
 
@@ -70,7 +72,8 @@ class Keeper:
         self._sync = False
         self._facts: dict[str, Any] = {}
         self._reserved = recovered.reserved
-        self._waiting: list[deque[tuple[int, asyncio.Future[None]]]] = [deque(), deque(), deque()]
+        self._waiting: list[list[tuple[int, int, asyncio.Future[None]]]] = [[], [], []]  # heaps
+        self._serial = 0
         self._after: deque[tuple[int, Callable[[], None]]] = deque()
         self._rests: dict[tuple[str, str], tuple[int, int, int]] = {}  # position, level, floor
         self._scheduled = False
@@ -84,6 +87,10 @@ class Keeper:
         self.recovered = recovered
         self.on_close: Callable[[], None] = lambda: None
         self.backups = Backups(journal)
+        self._sweeper = Sweeper(recovered.kernel, payloads)
+        self._sweeping: asyncio.Task[None] | None = None
+        self._swept = recovered.checkpoint.number  # the checkpoint after which we last swept
+        self._hollow: dict[int, bytes] = {}
         self.writer = Writer(journal, ballast, self._written)
 
     # -- records ---------------------------------------------------------------------------------
@@ -135,6 +142,10 @@ class Keeper:
             self._gathered = 0
             self._first = self.last + 1
         batch.chunks, batch.dropped = self.payloads.seal()
+        if self._hollow:
+            needed = self._kernel.chunks
+            batch.hollow = [each for each in self._hollow.items() if each[0] in needed]
+            self._hollow = {}
         if not self._closing:
             self.checkpointer.feed(batch)
         if not batch.empty:
@@ -161,7 +172,7 @@ class Keeper:
         for level in (WRITTEN, SYNCED):
             waiting, safe = self._waiting[level], self._safe[level]
             while waiting and waiting[0][0] <= safe:
-                future = waiting.popleft()[1]
+                future = heappop(waiting)[2]
                 if not future.done():
                     future.set_result(None)
         safe = self._safe[self.level]
@@ -169,11 +180,33 @@ class Keeper:
             self._after.popleft()[1]()
         if self._pending:
             self._schedule()
+        elif self.checkpointer.last.number != self._swept and not self._closing:
+            self.sweep()
+
+    def sweep(self) -> "asyncio.Task[None]":
+        """Have chunks that are mostly needless written anew."""
+        if self._sweeping is None or self._sweeping.done():
+            self._swept = self.checkpointer.last.number
+            self._sweeping = self._loop.create_task(self._sweep())
+        return self._sweeping
+
+    async def _sweep(self) -> None:
+        try:
+            async for chunk, data in self._sweeper.sweep():
+                self._hollow[chunk] = data
+                await self.turn()
+        except (Unavailable, JournalError, KeyError) as error:
+            log.warning("chunks could not be swept: %s", error)
+
+    async def stop_sweeping(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
 
     @property
     def _pending(self) -> bool:
         """Whether there is something for another batch."""
-        if self._frames or self._facts or not self.payloads.idle:
+        if self._frames or self._facts or self._hollow or not self.payloads.idle:
             return True
         return self.checkpointer.busy and not self._closing
 
@@ -190,7 +223,8 @@ class Keeper:
         if level == SYNCED:
             self._have_synced(position)
         future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[level].append((position, future))
+        self._serial += 1
+        heappush(self._waiting[level], (position, self._serial, future))
         await future
 
     def _have_synced(self, position: int) -> None:
@@ -281,7 +315,7 @@ class Keeper:
 
     def _release_with(self, error: Exception) -> None:
         for waiting in self._waiting:
-            for _, future in waiting:
+            for _, _, future in waiting:
                 if not future.done():
                     future.set_exception(error)
             waiting.clear()
@@ -316,6 +350,7 @@ class Keeper:
         """Everything that was said is on stable storage, and that it was said to the end."""
         await self.backups.stop()
         self._closing = True
+        await self.stop_sweeping()
         if self._broken is None:
             self.put(closed=True)
         while not self.idle:

@@ -41,6 +41,7 @@ class Batch(msgspec.Struct, kw_only=True):
 
     group: Group | None = None
     chunks: list[tuple[int, bytes]] = []
+    hollow: list[tuple[int, bytes]] = []  # chunks that are there, most of them now zeros
     dropped: list[int] = []  # chunks no longer needed
     rows: list[Row] = []
     superseded: list[Row] = []  # older rows of these objects go, and they themselves if gone
@@ -53,6 +54,7 @@ class Batch(msgspec.Struct, kw_only=True):
         return not (
             self.group
             or self.chunks
+            or self.hollow
             or self.dropped
             or self.rows
             or self.superseded

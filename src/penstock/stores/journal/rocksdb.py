@@ -25,7 +25,13 @@ from rocksdict import (
 
 from penstock.stores.journal.base import KINDS, Batch, Full, Group, Journal, JournalError, Row
 from penstock.stores.journal.points import reach
-from penstock.stores.journal.sealed import sealed, unsealed
+from penstock.stores.journal.sealed import (
+    hollow_chunk,
+    sealed,
+    sealed_chunk,
+    unsealed,
+    unsealed_chunk,
+)
 
 FAMILIES: Final = ("facts", "log", "chunks", *KINDS)
 MEMTABLE: Final = 16 << 20
@@ -113,7 +119,7 @@ class RocksJournal(Journal):
             raise self._error(error) from error
         if data is None:
             raise KeyError(chunk)
-        return unsealed(data, f"payload chunk {chunk}")
+        return unsealed_chunk(data, f"payload chunk {chunk}")
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -140,7 +146,9 @@ class RocksJournal(Journal):
             group = batch.group
             out.put(_number(group.first), _number(group.last) + group.data, families["log"])
         for chunk, data in batch.chunks:
-            out.put(_number(chunk), sealed(data), families["chunks"])
+            out.put(_number(chunk), sealed_chunk(data), families["chunks"])
+        for chunk, data in batch.hollow:
+            out.put(_number(chunk), hollow_chunk(data), families["chunks"])
         for chunk in batch.dropped:
             out.delete(_number(chunk), families["chunks"])
         for row in batch.rows:

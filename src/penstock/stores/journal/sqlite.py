@@ -16,7 +16,13 @@ import msgspec
 
 from penstock.stores.journal.base import KINDS, Batch, Full, Group, Journal, JournalError, Row
 from penstock.stores.journal.points import reach
-from penstock.stores.journal.sealed import sealed, unsealed
+from penstock.stores.journal.sealed import (
+    hollow_chunk,
+    sealed,
+    sealed_chunk,
+    unsealed,
+    unsealed_chunk,
+)
 
 PAGE: Final = 32 << 10  # what SQLite does page by page is what large pushes wait for
 WAL_PAGES: Final = (16 << 20) // PAGE  # it moves the WAL into the file when it has this many
@@ -140,7 +146,7 @@ class SqliteJournal(Journal):
             raise JournalError(f"{self.path}: {error}") from error
         if found is None:
             raise KeyError(chunk)
-        return unsealed(found[0], f"payload chunk {chunk}")
+        return unsealed_chunk(found[0], f"payload chunk {chunk}")
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -174,7 +180,9 @@ class SqliteJournal(Journal):
                 "INSERT OR REPLACE INTO log VALUES(?,?,?)", (group.first, group.last, group.data)
             )
         for chunk, data in batch.chunks:
-            db.execute("INSERT INTO chunks VALUES(?,?)", (chunk, sealed(data)))
+            db.execute("INSERT INTO chunks VALUES(?,?)", (chunk, sealed_chunk(data)))
+        for chunk, data in batch.hollow:
+            db.execute("UPDATE chunks SET data=? WHERE id=?", (hollow_chunk(data), chunk))
         if batch.dropped:
             db.executemany("DELETE FROM chunks WHERE id=?", [(chunk,) for chunk in batch.dropped])
         for row in batch.rows:
