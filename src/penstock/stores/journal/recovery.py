@@ -20,6 +20,11 @@ from penstock.stores.journal.base import Batch, Group, Journal, JournalError
 log: Final = logging.getLogger("penstock.store")
 
 
+# Written with the first record, and never gone since.
+FACTS: Final = frozenset(["format", "kernel", "seed", "caps", "head", "boot", "offset", "closed"])
+ANY: Final = 2**62  # beyond every checkpoint
+
+
 class CheckpointFact(msgspec.Struct):
     """The last finished checkpoint, as the journal's facts tell it."""
 
@@ -51,6 +56,7 @@ def recover(
 ) -> Recovered:
     began = time.perf_counter()
     if not facts:
+        _check_empty(journal)
         return Recovered(kernel=Kernel(seed, caps), checkpoint=CheckpointFact(), new=True)
     _check_versions(facts)
     checkpoint = msgspec.convert(facts.get("checkpoint", {}), CheckpointFact)
@@ -67,18 +73,30 @@ def recover(
     torn = _replay(journal, found)
     if torn is not None:
         _cut(journal, found, torn, read_only)
+        found.clean = False  # ids were given that nobody here knows of
     head = facts.get("head", checkpoint.position)
     if kernel.position < head and not found.cut:
         raise JournalError(
             f"records {kernel.position + 1} to {head} of the log are missing: it is damaged"
         )
+    if kernel.next_block > found.reserved:
+        raise JournalError("ids were given beyond those reserved: the facts are damaged")
     _check_chunks(journal, found)
     kernel.freed.clear()
     found.seconds = time.perf_counter() - began
     return found
 
 
+def _check_empty(journal: Journal) -> None:
+    """A journal without facts has just been made, and holds nothing else either."""
+    if any(journal.groups(0)) or any(journal.chunk_ids(0)) or any(journal.rows(ANY)):
+        raise JournalError("there is content and no facts about it: the store is damaged")
+
+
 def _check_versions(facts: dict[str, Any]) -> None:
+    missing = sorted(FACTS - facts.keys())
+    if missing:
+        raise JournalError(f"the facts {', '.join(missing)} are missing: the store is damaged")
     if facts["format"] != frames.FORMAT:
         raise JournalError(
             f"the store is of format {facts['format']}; this release reads {frames.FORMAT}"

@@ -6,6 +6,7 @@ followed by `flush_wal(True)` where it must reach stable storage: unlike a synce
 other threads run meanwhile.
 """
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -59,6 +60,8 @@ class RocksJournal(Journal):
     def open(self, *, read_only: bool = False) -> dict[str, Any]:
         try:
             self._open(read_only)
+            if not read_only:
+                self._sync_name()
             return {
                 name.decode(): msgspec.msgpack.decode(unsealed(value, f"fact {name!r}"))
                 for name, value in self._tables["facts"].items()
@@ -74,6 +77,14 @@ class RocksJournal(Journal):
         self._db = Rdict(str(self.path), _options(""), families, access)
         self._tables = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._families = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+
+    def _sync_name(self) -> None:
+        """RocksDB makes its directory and leaves it to us that the one above keeps the name."""
+        above = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
 
     def _error(self, error: Exception) -> JournalError:
         kind = Full if "No space left" in str(error) else JournalError
