@@ -7,17 +7,24 @@ And does a kernel made from the rows go on from that position as the live one di
 """
 
 import os
+import sys
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
+from penstock.kernel import commands as c
 from penstock.kernel import records
 from penstock.kernel.changes import DONE
 from penstock.kernel.checkpoint import Checkpoint, Row
-from penstock.kernel.kernel import Kernel
+from penstock.kernel.kernel import SWEEP_AT, Kernel
 from penstock.kernel.records import KINDS
-from tests.unit.history import History, Step, play
+from penstock.model.job import JobSpec, Run
+from penstock.model.policy import BULK_MEMORY_MS, PRODUCER_IDLE_MS, QueueConfig
+from penstock.model.schedule import CronSpec, Every
+from penstock.stores.loading import load_of
+from tests.unit.history import START, History, Step, play
 
 Place = tuple[str, bytes]  # a row's kind and key
 
@@ -105,10 +112,8 @@ class Shelf:
 
     def fetch_all(self) -> list[Row]:
         assert self.checkpoint is not None
-        given: list[Row] = []
-        while rows := self.checkpoint.rows(1 << 20):
-            given += rows
-            self.new |= {(row.kind, row.key): row.data for row in rows}
+        given = drain(self.checkpoint)
+        self.new |= {(row.kind, row.key): row.data for row in given}
         self.close()
         return given
 
@@ -220,3 +225,312 @@ def test_a_kernel_from_the_rows_goes_on_from_where_the_checkpoint_began(seed: in
 @pytest.mark.parametrize("seed", range(3_000, 3_000 + int(os.environ.get("PENSTOCK_SEEDS", "200"))))
 def test_at_length_kernels_from_rows_go_on(seed: int) -> None:
     histories_recover(seed, 2_000)
+
+
+# -- small histories ---------------------------------------------------------------------------------
+
+
+class Store:
+    """A kernel with a clock and a shelf."""
+
+    def __init__(self) -> None:
+        self.kernel = Kernel(1)
+        self.shelf = Shelf(self.kernel)
+        self.ms = 0
+        self.chunk = 0
+
+    def tell(self, command: c.Command, ms: int = 1) -> Any:
+        self.ms += ms
+        self.kernel.position += 1
+        return self.kernel.apply(command, START + self.ms, self.ms)
+
+    def load(self, *specs: JobSpec, queue: str = "q") -> c.Load:
+        self.chunk += 1
+        return load_of(Run.of(queue, specs), self.chunk, 0)
+
+    def push(self, *specs: JobSpec, queue: str = "q", **more: Any) -> None:
+        push = c.Push(tenant="t", loads=[self.load(*specs, queue=queue)])
+        self.tell(msgspec.structs.replace(push, **more))
+
+    def claim(self, token: str, n: int = 1, lease_ms: int | None = None) -> None:
+        assert self.tell(c.Claim("t", ["q"], n, token, lease_ms)) is not None
+
+    def forget_ends(self) -> None:
+        self.tell(c.Configure("t", "q", QueueConfig(retain_count=0)))
+
+
+def drain(checkpoint: Checkpoint) -> list[Row]:
+    given: list[Row] = []
+    while rows := checkpoint.rows(1 << 22):
+        given += rows
+    return given
+
+
+def gone(rows: list[Row]) -> set[str]:
+    return {row.kind for row in rows if row.data is None}
+
+
+def kinds(rows: list[Row]) -> list[str]:
+    return sorted(row.kind for row in rows)
+
+
+def test_the_first_checkpoint_of_a_kernel_holds_everything() -> None:
+    store = Store()
+    store.push(JobSpec(key="k"), JobSpec())
+    store.claim("lease")
+    rows = store.shelf.take()
+    assert kinds(rows) == ["blocks", "keys", "leases", "meta", "queues", "tenants"]
+
+
+def test_the_next_one_holds_what_changed_since() -> None:
+    store = Store()
+    store.push(JobSpec())
+    store.push(JobSpec(), queue="other")
+    first = store.shelf.checkpoint = store.kernel.checkpoint()
+    assert first.whole
+    store.shelf.digest = store.kernel.digest()
+    store.shelf.fetch_all()
+    assert kinds(store.shelf.take()) == ["meta"]
+    store.push(JobSpec())
+    second = store.kernel.checkpoint()
+    assert not second.whole
+    assert kinds(second.rows(1 << 20)) == ["blocks", "meta", "queues"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_kernel_from_rows_is_told_whether_they_are_on_the_shelf(clean: bool) -> None:
+    store = Store()
+    store.push(JobSpec(key="k"), JobSpec())
+    store.claim("lease")
+    encoded = store.kernel.encode()
+    again = Kernel.decode(encoded, clean=clean)
+    rows = Shelf(again, {} if not clean else objects(store.kernel)).take()
+    assert len(rows) == (1 if clean else len(encoded))
+
+
+def test_a_slice_has_at_least_one_row_and_about_as_many_bytes_as_asked_for() -> None:
+    store = Store()
+    for number in range(100):
+        store.push(JobSpec(payload=b"1"), queue=f"q{number}")
+    checkpoint = store.kernel.checkpoint()
+    largest = 0
+    for budget in (0, 1, 1_000, 5_000):
+        rows = checkpoint.rows(budget)
+        sizes = [len(row.data or b"") for row in rows]
+        assert rows
+        assert sum(sizes) <= budget + max(sizes)
+        largest = max(largest, len(rows))
+    assert largest > 4
+    drain(checkpoint)
+    assert checkpoint.rows(1_000) == []
+
+
+# -- what vanished -----------------------------------------------------------------------------------
+
+
+def vanished(store: Store) -> set[str]:
+    """Kinds of the objects that the next checkpoint strikes out; the shelf ends up without them."""
+    found = gone(store.shelf.take())
+    assert {(kind, key) for kind, key in store.shelf.kept if kind != "meta"} == set(
+        objects(store.kernel)
+    )
+    return found
+
+
+def test_an_acked_lease_disappears() -> None:
+    store = Store()
+    store.push(JobSpec(), JobSpec())
+    store.claim("one")
+    store.claim("two")
+    store.shelf.take()
+    store.tell(c.Ack("t", "one"))
+    store.tell(c.Extend("t", "two", None))
+    store.tell(c.Ack("t", "two"))
+    assert vanished(store) == {"leases"}
+
+
+def test_an_expired_lease_disappears() -> None:
+    store = Store()
+    store.push(JobSpec())
+    store.claim("one", lease_ms=50)
+    store.shelf.take()
+    store.tell(c.Tick(), ms=100)
+    assert vanished(store) == {"leases"}
+
+
+def test_the_token_of_an_ended_lease_may_be_used_again() -> None:
+    store = Store()
+    store.push(*[JobSpec()] * 4)
+    store.claim("one")
+    store.shelf.take()
+    store.tell(c.Ack("t", "one"))
+    store.claim("one")
+    store.shelf.take()
+    store.tell(c.Ack("t", "one"))
+    store.shelf.begin()
+    store.claim("one")
+    assert ("leases", b"one", None) in store.shelf.fetch_all()
+    assert kinds(store.shelf.take()) == ["blocks", "leases", "meta", "queues"]
+
+
+def test_keys_disappear() -> None:
+    store = Store()
+    store.push(JobSpec(key="live"), JobSpec(key="started", keep_key="started"))
+    store.shelf.take()
+    store.claim("one", n=2)
+    store.tell(c.Ack("t", "one"))
+    assert vanished(store) == {"keys"}
+
+
+def test_blocks_disappear_with_their_last_job() -> None:
+    store = Store()
+    store.forget_ends()
+    store.push(*[JobSpec()] * 4_097)
+    store.shelf.take()
+    store.claim("one", n=4_096)
+    store.tell(c.Ack("t", "one"))
+    assert vanished(store) == {"blocks"}
+
+
+def test_a_purge_takes_all_but_the_queue() -> None:
+    store = Store()
+    store.push(JobSpec(key="k"), JobSpec())
+    store.claim("one")
+    store.shelf.take()
+    store.tell(c.Purge("t", "q"))
+    assert vanished(store) == {"blocks", "keys", "leases"}
+
+
+def test_queues_disappear() -> None:
+    store = Store()
+    for number in range(SWEEP_AT):
+        store.push(JobSpec(), queue=f"q{number}")
+        store.tell(c.Drain("t", f"q{number}"))
+    store.shelf.take()
+    store.push(JobSpec(), queue="one more")
+    assert store.kernel.queue_count == 1
+    assert vanished(store) == {"blocks", "queues"}
+
+
+def test_producers_disappear() -> None:
+    store = Store()
+    store.push(JobSpec(), producer="p", sequence=1, content=b"c")
+    store.shelf.take()
+    store.tell(c.Tick(), ms=PRODUCER_IDLE_MS + 1)
+    assert vanished(store) == {"producers"}
+
+
+def test_bulks_disappear_and_so_do_their_names() -> None:
+    store = Store()
+    store.tell(c.OpenBulk("t", "b", 1_000))
+    store.shelf.take()
+    store.push(JobSpec(), bulk="b")
+    store.tell(c.CommitBulk("t", "b"))
+    assert vanished(store) == {"bulks"}
+    store.tell(c.Tick(), ms=BULK_MEMORY_MS + 1)
+    assert vanished(store) == {"finished_bulks"}
+
+
+def test_crons_disappear() -> None:
+    store = Store()
+    spec = CronSpec(name="c", queue="q", schedule=Every(every_ms=1_000), payload=b"1")
+    store.tell(c.PutCron(tenant="t", spec=spec, config_hash="h", instants=(), load=None))
+    store.shelf.take()
+    store.tell(c.DropCron("t", "c"))
+    assert vanished(store) == {"crons"}
+
+
+def test_what_comes_and_goes_between_two_checkpoints_leaves_no_trace() -> None:
+    store = Store()
+    store.forget_ends()
+    store.shelf.take()
+    for number in range(20):
+        store.push(JobSpec(key=f"k{number}"))
+        store.claim("lease")
+        store.tell(c.Ack("t", "lease"))
+    assert not store.kernel.changes.keys.noted
+    assert not store.kernel.changes.leases.noted
+    assert kinds(store.shelf.take()) == ["blocks", "meta", "queues"]
+
+
+# -- one at a time -----------------------------------------------------------------------------------
+
+
+def test_what_an_abandoned_checkpoint_gave_is_given_by_the_next() -> None:
+    store = Store()
+    store.shelf.take()
+    store.push(JobSpec(key="k"), JobSpec())
+    store.claim("lease")
+    for slices in (0, 2, 100):
+        store.shelf.begin()
+        assert store.shelf.checkpoint is not None
+        for _ in range(slices):
+            store.shelf.checkpoint.rows(1)
+        store.shelf.abandon()
+    store.tell(c.Ack("t", "lease"))
+    assert set(kinds(store.shelf.take())) >= {"blocks", "meta", "queues", "tenants"}
+
+
+def test_only_one_checkpoint_runs_and_only_the_last_can_be_taken_back() -> None:
+    store = Store()
+    first = store.kernel.checkpoint()
+    with pytest.raises(RuntimeError, match="running"):
+        store.kernel.checkpoint()
+    with pytest.raises(RuntimeError, match="still"):
+        first.finish()
+    drain(first)
+    second = store.kernel.checkpoint()
+    with pytest.raises(RuntimeError, match="another"):
+        first.abandon()
+    second.abandon()
+    with pytest.raises(RuntimeError, match="another"):
+        second.abandon()
+    assert second.rows(1_000) == []
+
+
+def test_a_kernel_without_checkpoints_notes_nothing() -> None:
+    history = History(5)
+    for _ in history.steps(300):
+        pass
+    assert not any(dirty.noted for dirty in history.kernel.changes.dirty.values())
+
+
+# -- no stall ------------------------------------------------------------------------------------------
+
+
+def calls_of(begin: Any) -> tuple[Any, int]:
+    """What a call answers, and how many Python functions it went through."""
+    count = 0
+
+    def note(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        answer = begin()
+    finally:
+        sys.setprofile(None)
+    return answer, count
+
+
+def test_ten_changed_blocks_among_ten_million_jobs_are_all_that_is_looked_at() -> None:
+    store = Store()
+    drain(store.kernel.checkpoint())
+    checkpoint, in_small = calls_of(store.kernel.checkpoint)
+    drain(checkpoint)
+    ends = range(1, 100_001)
+    options = store.load(JobSpec()).options
+    for chunk in range(1, 101):
+        load = c.Load(queue="q", chunk=chunk, start=0, ends=ends, options=options)
+        store.tell(c.Push(tenant="t", loads=[load]))
+    blocks = len(store.kernel.blocks)
+    assert blocks >= 2_441
+    checkpoint = store.kernel.checkpoint()
+    assert checkpoint.counts["blocks"] == blocks
+    drain(checkpoint)
+    for number in list(store.kernel.blocks)[5:2_400:240]:
+        store.tell(c.Cancel("t", [number * 4_096 + 7]))
+    checkpoint, in_large = calls_of(store.kernel.checkpoint)
+    assert in_large == in_small
+    assert kinds(drain(checkpoint)) == ["blocks"] * 10 + ["meta", "queues"]

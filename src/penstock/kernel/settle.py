@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.kernel import tell
-from penstock.kernel.blocks import MASK, SHIFT, Block, EndRun, Side
+from penstock.kernel.blocks import MASK, SHIFT, UNFILED, Block, EndRun, Side
 from penstock.kernel.codes import (
     ACTIVE,
     COMPLETED,
@@ -178,12 +178,17 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
     block.codes[lo] = COMPLETED
     now = kernel.now
     finished = queue.finished
-    last = finished[-1] if finished else None
-    turn = last.turn + 1 if last is not None and last.at == now else 0
+    keep = queue.config.retain_count
+    turn = UNFILED
+    if queue.retention_due and finished and keep:
+        last = finished[-1]
+        if last.at == now:
+            turn = last.turn + 1
+        elif last.at < now:
+            turn = 0
     end = EndRun(block, lo, lo + 1, COMPLETED, now, lease.claimed_at, lease.worker, turn)
     block.ended[lo] = end
-    keep = queue.config.retain_count
-    if not (last is not None and queue.retention_due and keep and last.at <= now):
+    if turn == UNFILED:
         file_end(kernel, queue, end)
         return answer
     finished.append(end)
