@@ -5,9 +5,9 @@ vanishes before it does (`drop`). The first announcement since a checkpoint bega
 as that checkpoint must write it; the others cost a look-up, or on hot paths the comparison of two
 numbers: the *era*, which begins with each checkpoint, and the one in which the object last changed.
 
-Nobody announces a new lease, which most jobs have and few checkpoints see. It carries the era in
-which it was granted, and a checkpoint looks for the newest ones. Only when an older one changes or
-ends is it noted like anything else.
+Nobody announces a new lease, which every job has and few checkpoints see. It carries the era in
+which it was granted, and a checkpoint looks for new ones where leases lie by their ends. Only when
+an older one changes or ends is it noted like anything else.
 
 A kernel that has never made a checkpoint notes nothing: its era is 0.
 """
@@ -93,6 +93,7 @@ class Changes:
         "queues",
         "saved",
         "since",
+        "spent",
         "tenants",
     )
 
@@ -111,6 +112,7 @@ class Changes:
         self.crons = self.dirty["crons"]
         self.since = 0  # the era that began with the last checkpoint that was given in full
         self.last: Checkpoint | None = None  # running, or given in full and not yet superseded
+        self.spent: list[dict[Any, int]] = []  # what nobody needs, to be let go of bit by bit
 
     def track(self) -> None:
         """From now on changes are noted; all that is there has its row."""
@@ -138,6 +140,16 @@ class Changes:
         self.last = Checkpoint(kernel, self)
         return self.last
 
+    def shed(self, n: int) -> None:
+        """Let go of n entries that are spent: a million at once would be a pause."""
+        spent = self.spent
+        while n and spent:
+            if spent[-1]:
+                spent[-1].popitem()
+                n -= 1
+            else:
+                spent.pop()
+
     # -- leases ----------------------------------------------------------------------------------
 
     def touch_lease(self, lease: LeaseRecord) -> None:
@@ -149,6 +161,17 @@ class Changes:
             self.saved.append(self.leases.row(lease.token, lease))
         self.leases.touch(lease.token)
         lease.era = -era
+
+    def new_in(self, bucket: dict[str, LeaseRecord]) -> list[LeaseRecord]:
+        """Those that the running checkpoint is to write, of leases in the order they came there."""
+        found: list[LeaseRecord] = []
+        since = self.since
+        for lease in reversed(bucket.values()):
+            if abs(lease.era) < since:
+                break  # it, and all that came before it, have their rows or were noted
+            if self.is_new(lease):
+                found.append(lease)
+        return found
 
     def is_new(self, lease: LeaseRecord) -> bool:
         """Whether the running checkpoint is to write a lease that no one before it has."""

@@ -48,7 +48,9 @@ class Checkpoint:
         # Objects alive at that position.
         self.counts = {"meta": 1} | {kind.name: kind.count(kernel) for kind in records.KINDS}
         meta = Row("meta", b"", records.encode(records.meta(kernel)))
-        self._walk = _rows(kernel, changes, meta, list(kernel.leases.values()))
+        buckets, near = kernel.expiries.lying()
+        alive = [lease for lease in near if kernel.leases.get(lease.token) is lease]
+        self._walk = _rows(kernel, changes, meta, buckets, alive)
 
     def rows(self, budget: int) -> list[Row]:
         """The next rows, about that many bytes of data and at least one; [] after the last."""
@@ -64,6 +66,7 @@ class Checkpoint:
                     self._end(self._changes.era)
                     break
             budget -= LOOK
+            self._changes.shed(2)
             if row is not None:
                 given.append(row)
                 budget -= len(row.data or b"")
@@ -73,6 +76,7 @@ class Checkpoint:
         """It is safe: let go of what only taking it back would need. Beginning the next one does."""
         if self.running:
             raise RuntimeError("rows are still to be given")
+        self._changes.spent += self._taken.values()
         self._taken = {}
         if self._changes.last is self:
             self._changes.last = None
@@ -99,7 +103,11 @@ class Checkpoint:
 
 
 def _rows(
-    kernel: "Kernel", changes: "Changes", meta: Row, leases: list[LeaseRecord]
+    kernel: "Kernel",
+    changes: "Changes",
+    meta: Row,
+    buckets: list[dict[str, LeaseRecord]],
+    leases: list[LeaseRecord],
 ) -> Generator[Row | None, None, None]:
     """All rows but those that a change has saved; None for an object that turns out to need none.
 
@@ -112,12 +120,11 @@ def _rows(
             if dirty is changes.leases and found is not None and found.era == kernel.era:
                 found = None  # an ended one's token was used again since
             yield dirty.take(key, found)
-    while leases:
-        lease = leases.pop()
-        if 0 <= lease.era < changes.since:
-            break  # it, and all that were granted before it, have their rows or were noted
+    while leases or buckets:
         row = None
-        if changes.is_new(lease):
+        if not leases:
+            leases = changes.new_in(buckets.pop())
+        elif changes.is_new(lease := leases.pop()):
             row = changes.leases.row(lease.token, lease)
             lease.era = kernel.era - 1
         yield row

@@ -18,7 +18,7 @@ from penstock.kernel.blocks import Block, Side
 from penstock.kernel.bulks import Bulk, FinishedBulk
 from penstock.kernel.crons import CronRecord
 from penstock.kernel.keys import KeyRecord
-from penstock.kernel.leases import LeaseRecord
+from penstock.kernel.leases import HeldRun, LeaseRecord
 from penstock.kernel.limits import Meter
 from penstock.kernel.producers import Producer
 from penstock.kernel.queue import Queue
@@ -250,24 +250,11 @@ def _block_state(_: Any, block: Block) -> BlockState:
 
 
 def _lease_state(_: Any, lease: LeaseRecord) -> LeaseState:
-    # One run per block, however the claim was cut: that is nobody's business after it.
-    held: dict[int, list[int]] = {}
-    for run in lease.runs:
-        if run.count:
-            held.setdefault(run.block.number, []).extend(run.offsets())
-    runs = []
-    for number, offsets in sorted(held.items()):
-        lo, hi = min(offsets), max(offsets) + 1
-        mask = bytearray(hi - lo)
-        for offset in offsets:
-            mask[offset - lo] = 1
-        whole = len(offsets) == hi - lo
-        runs.append(RunState(number, lo, hi, None if whole else bytes(mask), len(offsets)))
     return LeaseState(
         lease.token,
         lease.queue.tenant.name,
         lease.queue.name,
-        runs,
+        _held(lease.runs),
         lease.count,
         lease.worker,
         lease.lease_ms,
@@ -278,6 +265,26 @@ def _lease_state(_: Any, lease: LeaseRecord) -> LeaseState:
         lease.expires,
         lease.lost,
     )
+
+
+def _held(runs: list[HeldRun]) -> list[RunState]:
+    """One run per block, however the claim was cut: that is nobody's business after it."""
+    if len(runs) == 1 and runs[0].mask is None and runs[0].gone is None:
+        run = runs[0]
+        return [RunState(run.block.number, run.lo, run.hi, None, run.count)]
+    held: dict[int, list[int]] = {}
+    for run in runs:
+        if run.count:
+            held.setdefault(run.block.number, []).extend(run.offsets())
+    states = []
+    for number, offsets in sorted(held.items()):
+        lo, hi = min(offsets), max(offsets) + 1
+        mask = bytearray(hi - lo)
+        for offset in offsets:
+            mask[offset - lo] = 1
+        whole = len(offsets) == hi - lo
+        states.append(RunState(number, lo, hi, None if whole else bytes(mask), len(offsets)))
+    return states
 
 
 # -- the kinds of objects --------------------------------------------------------------------------

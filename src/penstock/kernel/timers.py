@@ -53,6 +53,13 @@ class Wheel:
         if bucket is not None:
             bucket.pop(lease.token, None)
 
+    def lying(self) -> "tuple[list[dict[str, LeaseRecord]], list[LeaseRecord]]":
+        """All leases: in buckets, oldest entry first, and those of buckets that time has reached.
+
+        Among the latter may be some that have ended. A bucket stays what it is when its time comes.
+        """
+        return list(self.buckets.values()), [lease for _, _, _, lease in self._near]
+
     def head(self, upto: int) -> int:
         """The earliest instant not after `upto`, or FOREVER."""
         numbers, near = self._numbers, self._near
