@@ -8,6 +8,7 @@ And does a kernel made from the rows go on from that position as the live one di
 
 import os
 import sys
+from array import array
 from random import Random
 from typing import Any
 
@@ -519,7 +520,7 @@ def test_ten_changed_blocks_among_ten_million_jobs_are_all_that_is_looked_at() -
     drain(store.kernel.checkpoint())
     checkpoint, in_small = calls_of(store.kernel.checkpoint)
     drain(checkpoint)
-    ends = range(1, 100_001)
+    ends = array("I", range(1, 100_001))
     options = store.load(JobSpec()).options
     for chunk in range(1, 101):
         load = c.Load(queue="q", chunk=chunk, start=0, ends=ends, options=options)
