@@ -1,0 +1,66 @@
+"""What a golden store is compared by, and how it is packed."""
+
+import tarfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.model.job import Job
+from penstock.open import open_store
+from penstock.stores.clock import ManualClock
+from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.journal import frames
+
+HERE: Final = Path(__file__).parent
+TENANTS: Final = ("acme", "other")
+
+
+class Golden(msgspec.Struct):
+    """What the store said of itself when it was made."""
+
+    position: int
+    commands: list[str]  # that are in its log
+    now: int
+    elapsed: int
+    digest: str
+    jobs: dict[str, list[Job]]  # by tenant
+
+
+async def look(url: str, now: int, elapsed: int) -> Golden:
+    """The store as it is found, changed by nothing."""
+    store = await open_store(f"{url}?mode=ro", clock=ManualClock(now, elapsed))
+    assert isinstance(store, EmbeddedStore)
+    position, digest = store.kernel.position, store.kernel.digest()
+    jobs = {}
+    for tenant in TENANTS:
+        names = [info.queue for info in await store.queues(tenant)]
+        found = [(await store.find(tenant, name, limit=1_000)).jobs for name in names]
+        ids = sorted(job.id for page in found for job in page)
+        jobs[tenant] = [job for job in await store.get(tenant, ids) if job is not None]
+    journal = store.engine.read_only
+    assert journal is not None
+    records = [record for group in journal.groups(0) for record in frames.decode(group.data)]
+    commands = sorted({type(record.command).__name__ for record in records})
+    await store.close()
+    return Golden(position, commands, now, elapsed, digest, jobs)
+
+
+def pack(store: Path, target: Path) -> None:
+    """The files of a closed store; what RocksDB only notes for people is left out."""
+    with tarfile.open(target, "w:xz") as archive:
+        archive.add(store, "store", filter=_plain)
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if Path(member.name).name.startswith(("LOG", "OPTIONS")):
+        return None
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def unpack(archive: Path, directory: Path) -> Path:
+    with tarfile.open(archive) as packed:
+        packed.extractall(directory, filter="data")
+    return directory / "store"
