@@ -233,9 +233,11 @@ def _finish_queue(kernel: "Kernel", state: QueueState) -> None:
         for code, n in _tally(block.codes):
             queue.counts[COUNTER_OF[code]] += n
         queue.counts[GONE] = 0
-        for offset, code in enumerate(block.codes):
-            if code in (LATE, GROUPED, LIFO):
-                late.append((block.due_at(offset), block.base + offset, block, offset))
+        late += [
+            (block.due_at(offset), block.base + offset, block, offset)
+            for code in (LATE, GROUPED, LIFO)
+            for offset in _offsets_of(code, block)
+        ]
         _restore_timers(kernel, block)
         _count_members(queue, block)
     late.sort(key=lambda entry: entry[:2])
@@ -289,24 +291,31 @@ def _tally(codes: bytearray) -> Iterator[tuple[int, int]]:
         yield code, codes.count(code)
 
 
+def _offsets_of(code: int, block: Block) -> Iterator[int]:
+    """Where the jobs of that code lie. Most blocks have none: they are not looked at job by job."""
+    offset = block.codes.find(code)
+    while offset >= 0:
+        yield offset
+        offset = block.codes.find(code, offset + 1)
+
+
 def _restore_timers(kernel: "Kernel", block: Block) -> None:
     """Delays and ttls, neighbours with the same instant together."""
     first = span = instant = 0
-    for offset in range(len(block.codes) + 1):
-        due = 0
-        if offset < len(block.codes) and block.codes[offset] == SCHEDULED:
-            due = block.due_at(offset)
-        if span and due != instant:
+    for offset in _offsets_of(SCHEDULED, block):
+        due, job_id = block.due_at(offset), block.base + offset
+        if span and (due != instant or job_id != first + span):
             kernel.promote_at(instant, first, span)
             span = 0
-        if due:
-            if not span:
-                first, instant = block.base + offset, due
-            span += 1
-    if not any(o.ttl_ms is not None for o in block.options) and not block.sides:
-        return
-    for offset, code in enumerate(block.codes):
-        if COUNTER_OF[code] not in WAITING:
+        if not span:
+            first, instant = job_id, due
+        span += 1
+    if span:
+        kernel.promote_at(instant, first, span)
+    # A job has a ttl of its block's options, or of its own.
+    shared = any(options.ttl_ms is not None for options in block.options)
+    for offset in range(len(block.codes)) if shared else sorted(block.sides):
+        if COUNTER_OF[block.codes[offset]] not in WAITING:
             continue
         ttl = block.options_of(offset).ttl_ms
         side = block.sides.get(offset)
