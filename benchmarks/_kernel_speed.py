@@ -271,7 +271,9 @@ class StoreSubject:
 SUBJECTS: Final[dict[str, Callable[[Work], Subject]]] = {
     "kernel": KernelSubject,
     "heap": HeapSubject,
-    "store": lambda work: StoreSubject(work, lambda clock: EmbeddedStore.in_memory(clock=clock, seed=1)),
+    "store": lambda work: StoreSubject(
+        work, lambda clock: EmbeddedStore.in_memory(clock=clock, seed=1)
+    ),
     "oracle": lambda work: StoreSubject(work, lambda clock: OracleStore(clock=clock)),
 }
 LABELS: Final = {
