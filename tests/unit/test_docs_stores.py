@@ -53,7 +53,10 @@ def fill(url: str) -> dict[str, object]:
 
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
-    told = {name.strip("`"): default.strip("`") for name, default, _ in rows(section(HOW_TO, "Settings"))}
+    told = {
+        name.strip("`"): default.strip("`")
+        for name, default, _ in rows(section(HOW_TO, "Settings"))
+    }
     fields = zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True)
     assert told == {name: str(default) or "none" for name, default in fields}
 
