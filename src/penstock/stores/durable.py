@@ -92,6 +92,8 @@ def _recover(journal: Journal, path: Path, seed: int, caps: Caps, read_only: boo
             journal.forget_after(found.checkpoint.number)
     except JournalError as error:
         raise Unavailable(f"the store cannot be opened: {error}") from error
+    except Exception as error:  # there is no end to what damage makes of values
+        raise Unavailable(f"the store cannot be opened: it is damaged: {error!r}") from error
     return found
 
 

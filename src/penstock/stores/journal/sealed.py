@@ -18,7 +18,9 @@ def sealed(data: bytes) -> bytes:
     return crc32(data).to_bytes(_SIZE, "little") + data
 
 
-def unsealed(data: bytes, what: str) -> bytes:
+def unsealed(data: object, what: str) -> bytes:
+    if not isinstance(data, bytes):  # the value's type is not under the checksum
+        raise JournalError(f"{what} is damaged: it is no blob")
     body = data[_SIZE:]
     if crc32(body) != int.from_bytes(data[:_SIZE], "little"):
         raise JournalError(f"{what} is damaged: its checksum does not match")

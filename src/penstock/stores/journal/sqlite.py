@@ -142,7 +142,7 @@ class SqliteJournal(Journal):
         assert self._read is not None, "opened first"
         try:
             found = self._read.execute("SELECT data FROM chunks WHERE id=?", (chunk,)).fetchone()
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise JournalError(f"{self.path}: {error}") from error
         if found is None:
             raise KeyError(chunk)
