@@ -7,6 +7,7 @@ was closed, behind its back.
 import asyncio
 import contextlib
 import shutil
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -279,6 +280,32 @@ def test_a_store_without_a_fact_is_refused_or_the_same(scheme: str, path: Path) 
         for name in names:
             surgeon.drop_fact(name)
     refusal(url(scheme, copy))
+
+
+# -- RocksDB's own log of its files ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["rocksdb"])
+def test_a_manifest_that_lacks_a_sector_at_its_end_is_cut(scheme: str, path: Path) -> None:
+    """As a power cut leaves it between RocksDB's write and its sync."""
+    whole = asyncio.run(read(url(scheme, path)))
+    (manifest,) = (path / "store").glob("MANIFEST-*")
+    before = manifest.read_bytes()
+    record = struct.pack("<IHB", 1, 2_000, 1) + b"x" * 2_000  # and a checksum that is not its own
+    torn = bytearray(before + record)
+    sector = (len(before) // 512 + 2) * 512
+    torn[sector : sector + 512] = bytes(512)
+    for data in before + record, torn + b"more":
+        manifest.write_bytes(data)
+        assert "MANIFEST" in refusal(url(scheme, path))
+        assert manifest.read_bytes() == data
+    manifest.write_bytes(torn)
+    asyncio.run(reopened(url(scheme, path)))
+    assert asyncio.run(read(url(scheme, path)))[2] == whole[2]
+
+
+async def reopened(url: str) -> None:
+    await (await opened(url, ManualClock())).close()
 
 
 # -- a flipped bit anywhere ------------------------------------------------------------------------

@@ -6,6 +6,7 @@ followed by `flush_wal(True)` where it must reach stable storage: unlike a synce
 other threads run meanwhile.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ from rocksdict import (
 )
 
 from penstock.stores.journal.base import KINDS, Batch, Full, Group, Journal, JournalError, Row
+from penstock.stores.journal.manifest import cut_torn_end
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.sealed import (
     hollow_chunk,
@@ -33,6 +35,8 @@ from penstock.stores.journal.sealed import (
     unsealed,
     unsealed_chunk,
 )
+
+log: Final = logging.getLogger("penstock.store")
 
 FAMILIES: Final = ("facts", "log", "chunks", *KINDS)
 MEMTABLE: Final = 16 << 20
@@ -74,7 +78,14 @@ class RocksJournal(Journal):
     def _open(self, read_only: bool = False) -> None:
         access = AccessType.read_only() if read_only else AccessType.read_write()
         families = {name: _options(name) for name in FAMILIES}
-        self._db = Rdict(str(self.path), _options(""), families, access)
+        try:
+            self._db = Rdict(str(self.path), _options(""), families, access)
+        except Exception as error:
+            cut = 0 if read_only or "Corruption" not in str(error) else cut_torn_end(self.path)
+            if not cut:
+                raise
+            log.warning("%s: the MANIFEST ended within a record: cut by %d bytes", self.path, cut)
+            self._db = Rdict(str(self.path), _options(""), families, access)
         self._tables = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._families = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
 
