@@ -5,6 +5,7 @@ What the store means is the conformance suite's; here are the parts that only an
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import accumulate
 
 import pytest
 
@@ -337,6 +338,30 @@ def test_payloads_and_results_are_let_go_when_their_jobs_are_forgotten() -> None
         nothing_is_kept(store)
 
     on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 100])
+def test_a_claim_across_pushes_gives_every_job_its_own_payload(size: int) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        payloads = [b"%d" % (number * number) for number in range(5 * size)]
+        for first in range(0, len(payloads), size):
+            mine = payloads[first : first + size]
+            run = Run(
+                queue="work",
+                data=b"".join(mine),
+                ends=list(accumulate(map(len, mine))),
+                options=(JobOptions(codec="bytes"),),
+            )
+            await store.push(T, [run])
+        before = await store.claim(T, ["work"], n=size // 2 or 1)  # begins within a push …
+        rest = await store.claim(T, ["work"], n=4 * size)  # … and so ends the other
+        assert before is not None
+        assert rest is not None
+        jobs = [*before.jobs, *rest.jobs]
+        assert [job.id for job in jobs] == list(range(1, len(jobs) + 1))
+        assert [job.payload for job in jobs] == payloads[: len(jobs)]
+
+    on(scenario)
 
 
 def test_payloads_are_let_go_at_once_where_nothing_is_retained() -> None:

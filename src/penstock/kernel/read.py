@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.kernel.queue import Queue
 
 SCAN: Final = 65_536  # jobs that one `find` looks at, at most
+APART: Final = 16  # jobs of a push, on average, from which on a claim is cut push by push
 
 
 class JobView(msgspec.Struct, kw_only=True):
@@ -140,8 +141,23 @@ class Cut(msgspec.Struct, kw_only=True):
     individual: dict[int, Individual]
 
 
-def cut(run: HeldRun) -> Cut:
+def cuts(run: HeldRun) -> Iterator[Cut]:
+    """A run of a lease; where it goes through several pushes, one cut for each of them.
+
+    What a push brought lies end to end and is alike; only of pushes of a few jobs is it cheaper to
+    look at each job.
+    """
     block, lo, hi, mask = run.block, run.lo, run.hi, run.mask
+    first = bisect_right(block.pay_pos, lo)
+    last = bisect_right(block.pay_pos, hi - 1)
+    if mask is None and first < last and hi - lo >= (last - first + 1) * APART:
+        for end in block.pay_pos[first:last]:
+            yield _cut(block, lo, end, None)
+            lo = end
+    yield _cut(block, lo, hi, mask)
+
+
+def _cut(block: Block, lo: int, hi: int, mask: bytes | None) -> Cut:
     offsets = range(lo, hi) if mask is None else list(compress(range(lo, hi), mask))
     sides = block.sides
     own = [o for o in offsets if o in sides] if block.has_sides(lo, hi) else []

@@ -30,7 +30,7 @@ def grant_of(kernel: Kernel, record: LeaseRecord) -> Grant:
         record.token,
         record.queue.name,
         kernel.now + record.expires - kernel.elapsed,
-        [read.cut(held) for held in record.runs],
+        [cut for held in record.runs for cut in read.cuts(held)],
     )
 
 
