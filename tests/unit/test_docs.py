@@ -29,7 +29,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 SYMBOL = re.compile(r"penstock(?:\.\w+)+")
 FIELD = re.compile(r"([A-Z][a-z]\w*)\.([a-z_]\w*)")
 CLAUSE = re.compile(r"^\| (\w+) (\d+) <!-- ([0-9a-f]{8}) --> \| (.+?) \| (.+) \|$", re.MULTILINE)
-ISSUE = re.compile(r"issue: (durable stores|server|SDK|Spark)")
+ISSUE = re.compile(r"issue: (server|SDK|Spark)")
 
 
 def in_code_font(page: Path) -> list[str]:
