@@ -1,17 +1,20 @@
 """The pages about stores on a disk: their tables are those of the code, their commands run."""
 
+import ast
 import asyncio
+import inspect
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 import penstock
-from penstock.model.job import JobSpec
+from penstock.model.job import JobSpec, Run
 from penstock.open import JOURNALS, open_store
 from penstock.stores.durable import Settings
 from penstock.stores.journal.rocksdb import FAMILIES
@@ -99,6 +102,26 @@ def run(commands: str, directory: Path) -> str:
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+@pytest.mark.parametrize("code", blocks(HOW_TO, "python"))
+def test_the_lines_of_python_run_as_they_stand(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = compile(code, "the page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    async def play() -> None:
+        first = await open_store("sqlite:///first.db")
+        names: dict[str, Any] = {"open_store": open_store, "store": first}
+        names["run"] = Run.pack("q", [b"1"])
+        running = eval(whole, names)
+        if inspect.isawaitable(running):
+            await running
+        for store in {id(each): each for each in (first, names["store"])}.values():
+            await store.close()
+
+    asyncio.run(play())
 
 
 def test_the_table_of_tables_is_that_of_the_code(tmp_path: Path) -> None:
