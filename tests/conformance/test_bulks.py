@@ -519,3 +519,15 @@ async def test_an_identical_replace_at_the_commit_changes_nothing(h: Harness) ->
     info = await commit(h)
     assert (info.jobs, info.dropped) == (0, 1)
     assert await h.job(job_id) == before
+
+
+async def test_a_commit_that_would_make_a_job_wait_for_itself_is_refused(h: Harness) -> None:
+    """What a held job's key stands for is only known at the commit."""
+    bulk = (await h.store.open_bulk(h.name)).bulk
+    first = JobSpec(key="k", depends_on=(-2,))
+    await h.push_many("q", [first, JobSpec(key="k")], bulk=bulk)
+    with pytest.raises(Invalid) as refused:
+        await h.store.commit_bulk(h.name, bulk)
+    assert refused.value.field == "depends_on"
+    assert (await h.store.open_bulk(h.name, bulk)).state == "open"
+    assert (await h.store.abort_bulk(h.name, bulk)).dropped == 2

@@ -46,7 +46,8 @@ def url(scheme: str, directory: Path, **settings: object) -> str:
     return url_of(scheme, directory, **({"checkpoint_records": NEVER_DUE} | settings))
 
 
-async def fill(url: str, *, checkpoint: bool = False) -> None:
+async def fill(url: str, *, checkpoint: bool = False, killed: Path | None = None) -> None:
+    """`killed`: where to put a copy of the files as they are before the store is closed."""
     store = await opened(url, ManualClock())
     for number in range(4):
         await store.push(T, [Run.of("q", [spec(number), spec(100 + number)])])
@@ -58,6 +59,8 @@ async def fill(url: str, *, checkpoint: bool = False) -> None:
         await store.engine.keeper.checkpoint()
     # Said in one turn of the loop, so they are one group.
     await asyncio.gather(*(store.push(T, [Run.of("q", [spec(n)])]) for n in range(10, 16)))
+    if killed is not None:
+        shutil.copytree(Path(url.partition("?")[0].partition(":///")[2]).parent, killed)
     await store.close()
 
 
@@ -312,20 +315,23 @@ async def reopened(url: str) -> None:
 
 
 @pytest.mark.timeout(3_600 if LONG else 120)
-@pytest.mark.parametrize("checkpoint", [False, True], ids=["log", "checkpoint"])
+@pytest.mark.parametrize("kind", ["log", "checkpoint", "killed"])
 @each_store
 def test_a_flipped_bit_anywhere_is_refused_or_harmless(
-    scheme: str, checkpoint: bool, tmp_path: Path
+    scheme: str, kind: str, tmp_path: Path
 ) -> None:
+    """Also where most of a store lies in the engine's own write-ahead file."""
     directory = tmp_path / "damaged"
     directory.mkdir()
-    asyncio.run(fill(url(scheme, directory), checkpoint=checkpoint))
+    killed = tmp_path / "killed" if kind == "killed" else None
+    asyncio.run(fill(url(scheme, directory), checkpoint=kind == "checkpoint", killed=killed))
+    directory = killed or directory
     files = sorted(file for file in directory.rglob("*") if file.is_file())
     files = [file for file in files if not file.name.startswith(("store.lock", "LOG"))]
     files = [file for file in files if file.stat().st_size]
     whole = asyncio.run(read(url(scheme, copied(directory))))
     sizes = [file.stat().st_size for file in files]
-    draw = Random(f"{scheme} {checkpoint}")
+    draw = Random(f"{scheme} {kind}")
     refused = 0
     for number in range(FLIPS):
         # Every file as often, be it small: what is in few bytes matters most.

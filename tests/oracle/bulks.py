@@ -59,11 +59,14 @@ def commit(
         for job in left_out:
             drop_part(world, job, published)
         bulk.dropped = len(left_out)
+        changed: set[int] = set()
         for job in sorted(published, key=lambda job: job.id):
-            if job.state is State.HELD and publish(world, job):
+            if job.state is State.HELD and publish(world, job, changed):
                 bulk.jobs += 1
             else:
                 bulk.dropped += 1
+        if pushing.has_cycle(world, {i for i in changed if i in world.jobs}):
+            raise Invalid("the dependencies form a cycle", "depends_on")
         keys.check_room(world, caps)
         groups.take_seats(world)
         return info(world, name, bulk)
@@ -77,8 +80,8 @@ def drop_part(world: World, job: OracleJob, published: list[OracleJob]) -> None:
     life.forget(world, job)
 
 
-def publish(world: World, job: OracleJob) -> bool:
-    """Decide a held job's keys and begin it; False if it is dropped."""
+def publish(world: World, job: OracleJob, changed: set[int]) -> bool:
+    """Decide a held job's keys and begin it; False if it is dropped. Adds to what has changed."""
     version = job.said
     decided = keys.decide(world, job.tenant, job.queue, version)
     if decided is not None:
@@ -87,10 +90,12 @@ def publish(world: World, job: OracleJob) -> bool:
         world.ends.append((job.id, None))
         if what == "updated":
             pushing.replace_job(world, world.jobs[holder_id], version)
+            changed.add(holder_id)
         for other_id in sorted(set(world.dependants.get(job.id, ()))):
             if other_id in world.jobs:
                 pushing.rename_dependency(world, world.jobs[other_id], job.id, holder_id)
         return False
+    changed.add(job.id)
     job.bulk = None
     job.created_at = world.now
     version = keys.take(world, job, version, world.now, new=True)

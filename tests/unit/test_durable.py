@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -100,8 +101,6 @@ async def _nothing(store: EmbeddedStore) -> None:
 def test_reading_only_changes_nothing_and_needs_no_owner(url: str) -> None:
     async def scenario(store: EmbeddedStore) -> None:
         ids = (await store.push_jobs(T, "q", [JobSpec(payload=b"1", delay_ms=1)] * 2)).ids
-        if url.startswith("rocksdb"):
-            await store.close()
         looking = await opened(f"{url}?mode=ro")
         try:
             assert [job and job.payload for job in await looking.get(T, ids)] == [b"1", b"1"]
@@ -122,6 +121,40 @@ def test_there_must_be_something_to_read(url: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no store"):
         asyncio.run(opened(f"{url}?mode=ro"))
     assert list(tmp_path.iterdir()) == []
+
+
+def take_away(directory: Path) -> None:
+    """Delete the store, and leave its lock file."""
+    for each in directory.glob("store*"):
+        if each.is_dir():
+            shutil.rmtree(each)
+        elif each.suffix != ".lock":
+            each.unlink()
+
+
+async def _push_one(store: EmbeddedStore) -> None:
+    await store.push_jobs(T, "q", [JobSpec()])
+
+
+def test_what_was_synced_is_missed_if_it_is_gone(url: str, tmp_path: Path) -> None:
+    """An engine that quietly goes back to an earlier entry of its own log does not fool us."""
+    on(url, _push_one)
+    older = tmp_path / "older"
+    copy = shutil.copytree if (tmp_path / "store").is_dir() else shutil.copy
+    copy(tmp_path / "store", older)
+    on(url, _push_one)
+    take_away(tmp_path)
+    older.rename(tmp_path / "store")
+    with pytest.raises(Unavailable, match=r"delete store\.lock"):
+        on(url, _one_job)
+    (tmp_path / "store.lock").unlink()
+    on(url, _one_job)
+
+
+def test_a_new_store_in_the_place_of_an_old_one_is_new(url: str, tmp_path: Path) -> None:
+    on(url, _push_one)
+    take_away(tmp_path)
+    on(url, _nothing)
 
 
 # -- what the url may say --------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from penstock.kernel.bulks import Bulk, FinishedBulk, HeldPush
 from penstock.kernel.codes import BYTE, COUNTER_OF, ENDED, HELD, LATE, READY, SCHEDULED
 from penstock.kernel.commands import AbortBulk, CommitBulk, OpenBulk, due
 from penstock.kernel.ending import discard_unborn, pin, run_cascade, unpin
-from penstock.kernel.flows import redirect
+from penstock.kernel.flows import check_cycles, redirect
 from penstock.kernel.foresight import Foresight
 from penstock.kernel.replace import replace
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
-from penstock.model.job import CREATED, UPDATED, IdRun, Ids
+from penstock.model.job import CREATED, IGNORED, UPDATED, IdRun, Ids
 from penstock.model.policy import BULK_MEMORY_MS
 from penstock.model.store import BulkInfo
 
@@ -156,6 +156,7 @@ def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush], unborn: set[in
 
     foresight = Foresight(kernel, tenant, say, unborn)
     decisions: dict[int, Decision] = {}
+    named: dict[int, tuple[int, ...]] = {}  # by those that come alive or change
     for held in helds:
         for job_id in range(held.first, held.first + held.count):
             found = kernel.locate(tenant, job_id)
@@ -167,7 +168,12 @@ def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush], unborn: set[in
             )
             if outcome != CREATED:
                 decisions[job_id] = Decision(owner, replaces=outcome == UPDATED)
+            if outcome != IGNORED:
+                named[owner or job_id] = side.depends_on
     foresight.check_room()
+    if any(named.values()):
+        after = {-job: [-ref for ref in foresight.resolved(refs)] for job, refs in named.items()}
+        check_cycles(kernel, tenant, after)
     return Plan(decisions, foresight.followers)
 
 

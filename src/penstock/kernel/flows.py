@@ -67,7 +67,7 @@ def check_graph(
             if plan is None or plan[index][0] != IGNORED:
                 after[nodes[place]] = [-ref if ref > 0 else nodes[-ref - 1] for ref in refs]
             place += 1
-    _check_cycles(kernel, tenant, after)
+    check_cycles(kernel, tenant, after)
     return found
 
 
@@ -92,7 +92,8 @@ def _check_held(kernel: "Kernel", tenant: str, job_id: int, bulk: "Bulk | None")
         raise Invalid(f"job {job_id} is held by another bulk", "depends_on")
 
 
-def _check_cycles(kernel: "Kernel", tenant: str, after: dict[int, list[int]]) -> None:
+def check_cycles(kernel: "Kernel", tenant: str, after: dict[int, list[int]]) -> None:
+    """Nodes are places of a push, or −id; `after` says what those that change will wait for."""
     done: set[int] = set()
     for start in after:
         path: set[int] = set()

@@ -25,6 +25,7 @@ from penstock.model.errors import Conflict, Invalid, NotFound, PenstockError, Un
 from penstock.model.policy import DEFAULT_CAPS
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Journal, JournalError
+from penstock.stores.journal.ownership import forget
 from penstock.stores.journal.recovery import Recovered, recover
 
 log: Final = logging.getLogger("penstock.store")
@@ -157,6 +158,7 @@ def restore(backup: Path, scheme: str, path: Path) -> Manifest:
             if each.is_file():
                 _sync(each)
         whole.rename(path)
+        forget(path)
     _sync(path.parent)
     return manifest
 

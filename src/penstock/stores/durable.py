@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -20,7 +21,7 @@ from penstock.stores.engine import Engine
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.checkpointer import LOG_BYTES, RECORDS
-from penstock.stores.journal.ownership import Ownership
+from penstock.stores.journal.ownership import Ownership, witnessed
 from penstock.stores.journal.recovery import Recovered, recover
 from penstock.stores.journal.space import RESERVE, Ballast, is_networked
 from penstock.stores.keeper import Keeper
@@ -85,9 +86,13 @@ async def open_durable(
 def _recover(journal: Journal, path: Path, seed: int, caps: Caps, read_only: bool) -> Recovered:
     if read_only and not path.exists():
         raise NotFound(f"there is no store at {path}", "url")
+    store, position = witnessed(path)  # before we look: its owner may go on meanwhile
+    if not path.exists():
+        position = 0  # of one that was there before
     try:
         facts = journal.open(read_only=read_only)
         found = recover(journal, facts, seed, caps, read_only=read_only)
+        _check_witness(path, store, position, found)
         if not read_only:
             journal.forget_after(found.checkpoint.number)
     except JournalError as error:
@@ -95,6 +100,17 @@ def _recover(journal: Journal, path: Path, seed: int, caps: Caps, read_only: boo
     except Exception as error:  # there is no end to what damage makes of values
         raise Unavailable(f"the store cannot be opened: it is damaged: {error!r}") from error
     return found
+
+
+def _check_witness(path: Path, store: str, position: int, found: Recovered) -> None:
+    """What was synced must be there."""
+    ours = found.new or store == found.store
+    if ours and position > found.kernel.position and not found.cut:
+        raise JournalError(
+            f"position {position} was on stable storage, and what is there ends at"
+            f" {found.kernel.position}: it is damaged, or an older copy. If you put an older copy"
+            f" there on purpose, delete {path.name}.lock"
+        )
 
 
 def _go_on(
@@ -132,6 +148,9 @@ def _go_on(
         directory = Path(settings.backup_dir)
         keeper.backups.every(settings.backup_every_s, directory, settings.backup_keep)
     engine.keeper = keeper
+    if found.new:
+        found.store = os.urandom(16).hex()
+    keeper.writer.synced = partial(ownership.witness, found.store)
     facts = {"closed": False, "boot": steady.boot, "offset": steady.offset}
     if found.new:
         facts |= {
@@ -139,7 +158,7 @@ def _go_on(
             "kernel": VERSION,
             "seed": kernel.seed,
             "caps": msgspec.to_builtins(caps),
-            "store": os.urandom(16).hex(),
+            "store": found.store,
         }
     keeper.put(**facts)
     engine.apply(c.Resume(caps, None if found.clean else found.reserved))

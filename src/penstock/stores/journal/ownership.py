@@ -1,15 +1,23 @@
 """Who owns a path: one process, named in a lock file beside it.
 
 The lock is the operating system's (flock) and goes with the process, however it ends; the file
-only tells people whose it is.
+tells people whose it is, and how far the store had got.
+
+That is a witness: neither SQLite nor RocksDB can tell a write-ahead file with a damaged entry from
+one that ends there, and both would quietly go back to the entry before. The position is written
+down here after it has been synced, and not synced itself: after a crash it is there, after a power
+cut it may be older, but it never says too much.
 """
 
 import fcntl
 import os
 from pathlib import Path
+from typing import Final
 from weakref import WeakSet
 
 from penstock.model.errors import Unavailable
+
+_WITNESS_AT: Final = 21  # behind the owner's process id and its line break
 
 
 def owner_of(path: Path) -> int | None:
@@ -21,11 +29,33 @@ def owner_of(path: Path) -> int | None:
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        said = os.pread(handle, 32, 0).strip()
-        return int(said) if said.isdigit() else 0
+        return _said_by(handle)
     finally:
         os.close(handle)
     return None
+
+
+def witnessed(path: Path) -> tuple[str, int]:
+    """The store of which a position was witnessed last, and that position; ("", 0) if none was."""
+    try:
+        said = _lock(path).read_bytes()[_WITNESS_AT:].split()
+    except FileNotFoundError:
+        return "", 0
+    if len(said) != 2 or not said[1].isdigit():
+        return "", 0
+    return said[0].decode("ascii", "replace"), int(said[1])
+
+
+def _said_by(handle: int) -> int:
+    """The process that a lock file names; 0 if it names none."""
+    said = os.pread(handle, _WITNESS_AT, 0).strip()
+    return int(said) if said.isdigit() else 0
+
+
+def forget(path: Path) -> None:
+    """An older copy lies there now: what was witnessed of the newer one is void."""
+    if owner_of(path) is None:
+        _lock(path).unlink(missing_ok=True)
 
 
 def _lock(path: Path) -> Path:
@@ -43,15 +73,19 @@ class Ownership:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            owner = _said_by(handle) or "unknown"
             os.close(handle)
             raise Unavailable(
                 f"{self._path.with_suffix('')} is owned by process {owner}", "url"
             ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, b"%d\n" % os.getpid(), 0)
+        os.pwrite(handle, b"%*d\n" % (_WITNESS_AT - 1, os.getpid()), 0)
         self._handle = handle
         _owned.add(self)
+
+    def witness(self, store: str, position: int) -> None:
+        """That position of this store is on stable storage."""
+        if self._handle is not None:
+            os.pwrite(self._handle, b"%s %020d\n" % (store.encode(), position), _WITNESS_AT)
 
     def leave(self) -> None:
         if self._handle is not None:

@@ -49,6 +49,7 @@ class Recovered(msgspec.Struct, kw_only=True):
     next_chunk: int = 1
     boot: str = ""
     offset: int = 0  # of the elapsed clock to the machine's
+    store: str = ""  # names this store among all
 
 
 def recover(
@@ -69,6 +70,7 @@ def recover(
         reserved=facts.get("reserved", 0),
         boot=facts.get("boot", ""),
         offset=facts.get("offset", 0),
+        store=facts.get("store", ""),
     )
     torn = _replay(journal, found)
     if torn is not None:
@@ -103,8 +105,8 @@ def _check_versions(facts: dict[str, Any]) -> None:
         )
     if facts["kernel"] != VERSION:
         raise JournalError(
-            f"the log was written by kernel version {facts['kernel']}; this release has {VERSION}."
-            " Close the store with the release that wrote it, then open it with this one"
+            f"the log was written by kernel version {facts['kernel']}; this release has {VERSION},"
+            " and replays no other: use the release that wrote it"
         )
 
 

@@ -28,8 +28,10 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="penstock-writer", daemon=True)
+        self._head = 0  # the last position written
         self.batches = 0
         self.syncs = 0
+        self.synced: Callable[[int], None] = lambda position: None  # told of the last safe position
         self.write_ms = 0.0  # of a synced batch, smoothed
         self._thread.start()
 
@@ -60,8 +62,12 @@ class Writer:
                 raise
             more = self._journal.write(batch)
         self.batches += 1
+        if batch.group is not None:
+            self._head = batch.group.last
         if batch.sync:
             self.syncs += 1
+            if self._head:
+                self.synced(self._head)
             took = (time.perf_counter() - began) * 1000
             self.write_ms += SMOOTHING * (took - self.write_ms)
         return more
