@@ -330,17 +330,17 @@ def test_a_flipped_bit_anywhere_is_refused_or_harmless(
     files = [file for file in files if not file.name.startswith(("store.lock", "LOG"))]
     files = [file for file in files if file.stat().st_size]
     whole = asyncio.run(read(url(scheme, copied(directory))))
-    sizes = [file.stat().st_size for file in files]
+    contents = [file.read_bytes() for file in files]
+    # Most flips hit what is written: pages are large and mostly empty.
+    places = [[at for at, byte in enumerate(data) if byte] for data in contents]
     draw = Random(f"{scheme} {kind}")
     refused = 0
     for number in range(FLIPS):
         # Every file as often, be it small: what is in few bytes matters most.
-        weights = sizes if number % 2 else [1] * len(sizes)
-        (file,) = draw.choices(files, weights)
-        data = file.read_bytes()
-        # Most of them where something is written: pages are large and mostly empty.
-        written = [at for at, byte in enumerate(data) if byte]
-        at = draw.choice(written if number % 4 else range(len(data)))
+        weights = [len(data) for data in contents] if number % 2 else None
+        (chosen,) = draw.choices(range(len(files)), weights)
+        file, data = files[chosen], contents[chosen]
+        at = draw.choice(places[chosen] if number % 4 else range(len(data)))
         copy = copied(directory)
         (copy / file.relative_to(directory)).write_bytes(flipped(data, at, draw))
         try:
