@@ -40,6 +40,7 @@ log: Final = logging.getLogger("penstock.store")
 
 FAMILIES: Final = ("facts", "log", "chunks", *KINDS)
 MEMTABLE: Final = 16 << 20
+MEMTABLES: Final = 4  # a write that had to wait for one would hold up the loop's thread
 WAL_KEPT: Final = 64 << 20
 BLOB_AT: Final = 4_096  # larger values lie in blob files, which compactions leave alone
 
@@ -249,6 +250,7 @@ def _options(family: str) -> Options:
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_write_buffer_size(MEMTABLE)
+    options.set_max_write_buffer_number(MEMTABLES)
     options.set_max_total_wal_size(WAL_KEPT)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
