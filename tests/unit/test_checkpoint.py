@@ -9,6 +9,7 @@ And does a kernel made from the rows go on from that position as the live one di
 import os
 import sys
 from array import array
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -21,8 +22,15 @@ from penstock.kernel.changes import DONE
 from penstock.kernel.checkpoint import Checkpoint, Row
 from penstock.kernel.kernel import SWEEP_AT, Kernel
 from penstock.kernel.records import KINDS
-from penstock.model.job import JobSpec, Run
-from penstock.model.policy import BULK_MEMORY_MS, PRODUCER_IDLE_MS, QueueConfig
+from penstock.model.job import JobSpec, KeyClaim, Run
+from penstock.model.policy import (
+    BULK_MEMORY_MS,
+    PRODUCER_IDLE_MS,
+    Bounds,
+    Limits,
+    QueueConfig,
+    Rate,
+)
 from penstock.model.schedule import CronSpec, Every
 from penstock.stores.loading import load_of
 from tests.unit.history import START, History, Step, play
@@ -326,6 +334,121 @@ def test_a_slice_has_at_least_one_row_and_about_as_many_bytes_as_asked_for() -> 
     assert checkpoint.rows(1_000) == []
 
 
+# -- changes that random histories seldom make alone -----------------------------------------------
+
+
+def a_bulk_of_plain_jobs(store: Store) -> c.Command:
+    store.tell(c.OpenBulk("t", "b", 60_000))
+    store.push(*[JobSpec()] * 3, bulk="b")
+    return c.CommitBulk("t", "b")
+
+
+def a_bulk_that_depends_on_a_taken_key(store: Store) -> c.Command:
+    store.push(JobSpec(key="k"))
+    store.tell(c.OpenBulk("t", "b", 60_000))
+    loads = [
+        store.load(JobSpec(key="k", on_conflict="return")),
+        store.load(JobSpec(depends_on=(-1,)), queue="after"),
+    ]
+    store.tell(c.Push(tenant="t", loads=loads, bulk="b"))
+    return c.CommitBulk("t", "b")
+
+
+def part_of_what_ended_together(store: Store) -> c.Command:
+    store.push(*[JobSpec()] * 6)
+    store.claim("lease", n=6)
+    store.tell(c.Ack("t", "lease"))
+    return c.Configure("t", "q", QueueConfig(retain_count=2))
+
+
+def the_oldest_end_in_another_block(store: Store) -> c.Command:
+    store.tell(c.Configure("t", "q", QueueConfig(retain_count=1)))
+    store.push(*[JobSpec()] * 4_097)
+    store.claim("first")
+    store.claim("rest", n=4_095)
+    store.claim("last")
+    store.tell(c.Ack("t", "first"))
+    return c.Ack("t", "last")
+
+
+def delayed(count: int) -> c.Load:
+    return load_of(Run.pack("q", [b"1"] * count, delay_ms=100), 100, 0)
+
+
+def delays_of_neighbours(store: Store) -> c.Command:
+    store.tell(c.Push(tenant="t", loads=[delayed(5)]))
+    return c.Tick()
+
+
+def neighbours_that_became_ready(store: Store) -> c.Command:
+    store.tell(c.Push(tenant="t", loads=[delayed(5)]))
+    store.tell(c.Tick(), ms=200)
+    return c.Claim("t", ["q"], 5, "lease")
+
+
+def a_group_whose_rate_has_room_again(store: Store) -> c.Command:
+    limits = Limits(group_rate=Rate(tokens=1, per_ms=900))
+    store.tell(c.Configure("t", "q", QueueConfig(limits=limits)))
+    store.push(*[JobSpec(group="g")] * 2)
+    store.claim("lease")
+    store.tell(c.Ack("t", "lease"))
+    return c.Tick()
+
+
+def a_tenant_with_a_push_rate(store: Store) -> c.Command:
+    bounds = Bounds(push_rate=Rate(tokens=10, per_ms=1_000_000))
+    store.tell(c.ConfigureTenant("t", bounds))
+    store.push(JobSpec())
+    return c.Push(tenant="t", loads=[store.load(JobSpec(), queue="other")])
+
+
+def a_replace_of_a_job_with_two_keys(store: Store) -> c.Command:
+    run = Run.of("q", [JobSpec(key="a")])
+    run = msgspec.structs.replace(run, more_keys=((KeyClaim("b", "return", "live"),),))
+    store.tell(c.Push(tenant="t", loads=[load_of(run, 100, 0)]))
+    again = JobSpec(key="a", on_conflict="replace", payload=b"2")
+    return c.Push(tenant="t", loads=[store.load(again)])
+
+
+def the_end_of_a_replaced_attempt(store: Store) -> c.Command:
+    store.push(JobSpec(key="a"))
+    store.claim("lease")
+    store.push(JobSpec(key="a", on_conflict="replace", payload=b"2"))
+    return c.Ack("t", "lease")
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["has its row", "is still to be written"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        a_bulk_of_plain_jobs,
+        a_bulk_that_depends_on_a_taken_key,
+        part_of_what_ended_together,
+        the_oldest_end_in_another_block,
+        delays_of_neighbours,
+        neighbours_that_became_ready,
+        a_group_whose_rate_has_room_again,
+        a_tenant_with_a_push_rate,
+        a_replace_of_a_job_with_two_keys,
+        the_end_of_a_replaced_attempt,
+    ],
+)
+def test_a_change_is_announced_whether_its_object(
+    before: Callable[[Store], c.Command], pending: bool
+) -> None:
+    store = Store()
+    store.shelf.take()
+    command = before(store)
+    if not pending:
+        store.shelf.take()
+    store.shelf.begin()
+    store.tell(command, ms=1_000)
+    assert differing(objects(store.kernel), store.shelf.then), "it changes something"
+    all_is_announced(store.shelf)
+    store.shelf.fetch_all()
+    store.shelf.take()
+
+
 # -- what vanished -----------------------------------------------------------------------------------
 
 
@@ -393,6 +516,18 @@ def test_blocks_disappear_with_their_last_job() -> None:
     assert vanished(store) == {"blocks"}
 
 
+def test_an_empty_block_disappears_when_the_next_one_opens() -> None:
+    store = Store()
+    store.forget_ends()
+    store.push(*[JobSpec()] * 4_096)
+    store.claim("one", n=4_096)
+    store.tell(c.Ack("t", "one"))
+    store.shelf.take()
+    assert len(store.kernel.blocks) == 1
+    store.push(JobSpec())
+    assert vanished(store) == {"blocks"}
+
+
 def test_a_purge_takes_all_but_the_queue() -> None:
     store = Store()
     store.push(JobSpec(key="k"), JobSpec())
@@ -423,7 +558,7 @@ def test_producers_disappear() -> None:
 
 def test_bulks_disappear_and_so_do_their_names() -> None:
     store = Store()
-    store.tell(c.OpenBulk("t", "b", 1_000))
+    store.tell(c.OpenBulk("t", "b", 60_000))
     store.shelf.take()
     store.push(JobSpec(), bulk="b")
     store.tell(c.CommitBulk("t", "b"))

@@ -336,7 +336,6 @@ def publish(
     `fresh`: it is the newest of its queue, so a cursor may find it.
     """
     queue = block.queue
-    block.touch()
     side = block.sides.get(offset)
     queue.counts[HELD] -= 1
     if side is not None:

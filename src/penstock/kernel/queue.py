@@ -273,7 +273,6 @@ class Queue:
             place = ("group", self.tenant.name, (self.name, group.name))
             kernel.calls.add(meter.idle_at(), 0, place)
             return False
-        self.touch()
         group.owned.clear()
         group.ready.clear()
         kernel.unseated.pop(group, None)
