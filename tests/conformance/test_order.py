@@ -5,6 +5,7 @@ from typing import cast
 
 from penstock.model.job import Lease
 from penstock.model.lifecycle import State
+from penstock.model.policy import Limits, QueueConfig
 from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after, many_jobs
 
 
@@ -430,3 +431,16 @@ async def test_a_queue_that_was_emptied_begins_anew_even_with_a_delayed_job(h: H
     later = await h.push("q", delay_ms=1)
     await h.advance(20)
     assert await h.claimed("q", 3) == [plain, later, delayed]
+
+
+async def test_a_queue_that_is_configured_after_it_was_emptied_begins_anew(h: Harness) -> None:
+    await h.push("q")
+    await h.jump(-3_600_000)
+    await h.store.purge(h.name, "q")
+    await h.store.configure(h.name, "q", QueueConfig(limits=Limits(concurrency=9)))
+    h.clock.advance(1)
+    plain = await h.push("q")
+    delayed = await h.push("q", delay_ms=10)
+    h.clock.advance(20)
+    last = await h.push("q")
+    assert await h.claimed("q", 3) == [plain, delayed, last]

@@ -286,6 +286,8 @@ def configure(kernel: "Kernel", command: Configure) -> None:
         raise Overloaded(f"the store holds {kernel.caps.queues} queues", "queue")
     queue = kernel.queue(tenant, command.queue)
     queue.touch()
+    if not queue.exists(kernel.now):
+        queue.ready_clock = 0  # what is configured from here on was emptied before
     before, config = queue.config, command.config
     queue.config = config
     limits = config.limits
