@@ -16,6 +16,7 @@ from tests.oracle.histories import failure_of, history, shortest
 from tests.oracle.machine import Machine
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
+pytestmark = [pytest.mark.long] if LONG else []  # `make test-long` runs the same at length
 EXAMPLES, STEPS = (3_000, 80) if LONG else (80, 50)
 SEEDS, LENGTH = (2_000, 400) if LONG else (48, 150)
 BUNDLE = 8  # seeds of one test case, so that several processes can share the work
