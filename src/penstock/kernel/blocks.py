@@ -45,8 +45,11 @@ class Version(msgspec.Struct, kw_only=True):
     depends_on: tuple[int, ...] = ()
 
 
-class Side(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one job has and its neighbours do not."""
+class Side(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """What one job has and its neighbours do not.
+
+    There may be millions, none leads back to itself: the collector need not go through them.
+    """
 
     # said by its producer
     keys: tuple[KeyClaim, ...] = ()

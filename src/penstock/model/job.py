@@ -58,7 +58,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 DEFAULT_OPTIONS: Final = JobOptions()
 
 
-class KeyClaim(msgspec.Struct, frozen=True):
+class KeyClaim(msgspec.Struct, frozen=True, gc=False):
     """One key that a job wants to carry. A job may carry several; the public API offers one."""
 
     key: str
