@@ -334,8 +334,9 @@ def main() -> None:
         report.say("# The durable stores")
         report.say(
             f"{facts}, file system {file_system(parent)}, {os.cpu_count()} cores with a load of "
-            f"{os.getloadavg()[0]:.1f} by others before the run: a store needs two threads, a bare "
-            "engine one, so that a loaded machine counts against the store. Medians of {rounds} rounds, interleaved, "
+            f"{os.getloadavg()[0]:.1f} before the run: a store needs two threads, a bare "
+            "engine one, so that a loaded machine counts against the store. "
+            f"Medians of {rounds} rounds, interleaved, "
             "spread = lowest – highest; ratios are medians of each round's ratio. Wall time. "
             f"Payloads of {pushes.SIZE} bytes, codec bytes, default options, durability fsync. The "
             "stores are asked through their asyncio interface by one loop; their writer thread "
