@@ -108,18 +108,18 @@ class EndRun(msgspec.Struct, gc=False, eq=False):
 
     block: "Block"
     lo: int
-    hi: int
     code: int
     at: int
     started_at: int  # 0: never claimed
     worker: str | None
     turn: int = 0  # among those of its queue that ended at one instant; UNFILED: in no line
-    mask: bytes | None = None  # None: every offset from lo to hi
+    count: int = 1
+    mask: bytes | None = None  # None: every offset from lo on
     deadline: int | None = None  # of an explicit retain; None: by the queue
 
     @property
-    def count(self) -> int:
-        return self.hi - self.lo if self.mask is None else self.mask.count(1)
+    def hi(self) -> int:
+        return self.lo + (self.count if self.mask is None else len(self.mask))
 
 
 class Block:

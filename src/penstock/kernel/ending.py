@@ -7,6 +7,7 @@ facts of its own. Both give the same result; a job may always take the slow way.
 
 from bisect import bisect_right
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.kernel.blocks import SIZE, UNFILED, Block, EndRun, Side
@@ -39,7 +40,8 @@ def end_range(
 ) -> None:
     """Active jobs without sides complete together."""
     queue = block.queue
-    block.touch()
+    if block.era != kernel.era:
+        block.touch()
     counts = queue.counts
     counts[ACTIVE] -= count
     counts[COMPLETED] += count
@@ -51,7 +53,7 @@ def end_range(
         set_codes(block, lo, hi, mask, COMPLETED)
     if kernel.awaited:
         kernel.note_ends(block, lo, hi, mask)
-    run = EndRun(block, lo, hi, COMPLETED, at, started_at, worker, 0, mask)
+    run = EndRun(block, lo, COMPLETED, at, started_at, worker, 0, count, mask)
     block.ended[lo] = run
     file_end(kernel, queue, run)
 
@@ -94,7 +96,7 @@ def end_one(
         kernel.note_ends(block, offset, offset + 1, None)
     retain = options.retain_dead_ms if code == DEAD else options.retain_ms
     deadline = None if retain is None else at + retain
-    run = EndRun(block, offset, offset + 1, code, at, started_at, worker, 0, None, deadline)
+    run = EndRun(block, offset, code, at, started_at, worker, 0, 1, None, deadline)
     block.ended[offset] = run
     if forget_now:
         forget(kernel, block, offset, offset + 1, None, 1, code, force=True)
@@ -215,15 +217,30 @@ def file_end(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
 
 def _file(ends: deque[EndRun], run: EndRun) -> None:
     """Append, keeping the order of instants even if the wall clock went back."""
+    last = ends[-1] if ends else None
+    if last is None or last.at < run.at:
+        run.turn = 0
+        ends.append(run)
+    elif last.at == run.at and last.block.ended.get(last.lo) is last:
+        run.turn = last.turn + 1
+        ends.append(run)
+    else:
+        _file_among(ends, run)
+
+
+def _file_among(ends: deque[EndRun], run: EndRun) -> None:
+    """Behind the last one that ended no later; its turn counts those that are not outdated.
+
+    A kernel that was read back knows no others and must give the same turns.
+    """
     index = len(ends)
     while index and ends[index - 1].at > run.at:
         index -= 1
     run.turn = 0
-    for before in range(index - 1, -1, -1):
-        other = ends[before]
+    for other in islice(reversed(ends), len(ends) - index, None):
         if other.at != run.at:
             break
-        if other.block.ended.get(other.lo) is other:  # a kernel read back knows no outdated ones
+        if other.block.ended.get(other.lo) is other:
             run.turn = other.turn + 1
             break
     ends.insert(index, run)
@@ -262,11 +279,12 @@ def _forget_first(kernel: "Kernel", run: EndRun, n: int) -> None:
                 above = middle
         cut = lo + below
         head = run.mask[:below]
-        run.lo, run.hi, run.mask = trimmed(cut, run.mask[below:])
+        run.lo, _, run.mask = trimmed(cut, run.mask[below:])
     if block.ended.get(lo) is run:
         del block.ended[lo]
     if head is None:
         run.lo = cut
+    run.count -= n
     block.ended[run.lo] = run
     forget(kernel, block, lo, cut, head, n, run.code, run=run)
 
@@ -315,8 +333,10 @@ def forget_run(kernel: "Kernel", run: EndRun) -> int:
     block = run.block
     if block.ended.get(run.lo) is not run:
         return 0
-    forget(kernel, block, run.lo, run.hi, run.mask, run.count, run.code, run=run)
-    return run.count
+    lo, count, mask = run.lo, run.count, run.mask
+    hi = lo + (count if mask is None else len(mask))
+    forget(kernel, block, lo, hi, mask, count, run.code, run=run)
+    return count
 
 
 def forget(
@@ -336,7 +356,8 @@ def forget(
     Those that a live dependant needs wait for its end, unless an operator throws them away; of a
     `run` that ended together, each of those keeps the record of its end by itself.
     """
-    block.touch()
+    if block.era != kernel.era:
+        block.touch()
     if block.has_sides(lo, hi):
         kept: list[int] = []
         for offset in range(lo, hi):
@@ -349,7 +370,7 @@ def forget(
         for offset in kept:
             assert run is not None
             block.ended[offset] = EndRun(
-                block, offset, offset + 1, code, run.at, run.started_at, run.worker, UNFILED
+                block, offset, code, run.at, run.started_at, run.worker, UNFILED
             )
     else:
         block.ended.pop(lo, None)

@@ -290,7 +290,8 @@ class Lane:
         """Up to n jobs of one entry from offset lo on, below `limit`. The hot path of claims."""
         block, code = entry.block, entry.code
         codes = block.codes
-        block.touch()
+        if block.era != self.queue.kernel.era:
+            block.touch()
         if n == 1:
             codes[lo] = ACTIVE
             entry.cursor = lo + 1

@@ -168,7 +168,8 @@ class Queue:
         number = (job_id - 1) >> SHIFT
         if block is None or block.number != number:
             block = self._open(number)
-        block.touch()
+        if block.era != self.kernel.era:
+            block.touch()
         return block
 
     def drop_block(self, block: Block) -> None:

@@ -72,7 +72,7 @@ class KeyState(Record):
 
 class EndState(msgspec.Struct, array_like=True):
     lo: int
-    hi: int
+    count: int
     mask: bytes | None
     code: int
     at: int
@@ -235,7 +235,7 @@ def _block_state(_: Any, block: Block) -> BlockState:
         [
             EndState(
                 end.lo,
-                end.hi,
+                end.count,
                 end.mask,
                 end.code,
                 end.at,

@@ -109,7 +109,8 @@ def take_away(kernel: "Kernel", run: HeldRun, offset: int) -> None:
 
 def drop(kernel: "Kernel", lease: LeaseRecord) -> None:
     if lease.token in kernel.leases:
-        kernel.changes.touch_lease(lease)
+        if lease.era != kernel.era:
+            kernel.changes.touch_lease(lease)
         del kernel.leases[lease.token]
         kernel.expiries.strike(lease)
         lease.runs = []
@@ -186,7 +187,7 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
             turn = last.turn + 1
         elif last.at < now:
             turn = 0
-    end = EndRun(block, lo, lo + 1, COMPLETED, now, lease.claimed_at, lease.worker, turn)
+    end = EndRun(block, lo, COMPLETED, now, lease.claimed_at, lease.worker, turn)
     block.ended[lo] = end
     if turn == UNFILED:
         file_end(kernel, queue, end)
@@ -197,7 +198,7 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
         return answer
     oldest = finished[0]
     old, offset = oldest.block, oldest.lo
-    if oldest.hi - offset > 1 or offset in old.sides or old.ended.get(offset) is not oldest:
+    if oldest.count > 1 or offset in old.sides or old.ended.get(offset) is not oldest:
         queue.finished_count += 1
         trim_finished(kernel, queue)
         return answer
@@ -227,7 +228,8 @@ def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
     from a checkpoint is cut otherwise and must leave the same behind.
     """
     now = kernel.now
-    kernel.changes.touch_lease(lease)
+    if lease.era != kernel.era:
+        kernel.changes.touch_lease(lease)
     done: list[IdRun] = []
     for block, runs in _by_block(lease):
         lo, hi, mask, count = _joined(runs)

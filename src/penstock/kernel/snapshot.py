@@ -160,12 +160,12 @@ def _decode_block(kernel: "Kernel", state: BlockState) -> None:
         run = EndRun(
             block,
             end.lo,
-            end.hi,
             end.code,
             end.at,
             end.started_at,
             end.worker,
             end.turn,
+            end.count,
             end.mask,
             end.deadline,
         )
