@@ -123,6 +123,19 @@ def _answer(operation: Operation, line: r.Line, number: int) -> None:
 
 
 def _unanswered(operation: Operation) -> Operation:
+    """As if its answer had not come. Which jobs it was about is kept: the claim that could have told
+    may be forgiven, too."""
+    call = operation.call
+    if isinstance(call, r.Ack | r.Release):
+        call = msgspec.structs.replace(call, ids=operation.answer.ids)
+    elif isinstance(call, r.Fail):
+        call = msgspec.structs.replace(call, ids=r.spans(job.id for job in operation.answer.jobs))
     return msgspec.structs.replace(
-        operation, status="unknown", answer=None, told=NEVER, told_now=NEVER, told_at=NEVER
+        operation,
+        call=call,
+        status="unknown",
+        answer=None,
+        told=NEVER,
+        told_now=NEVER,
+        told_at=NEVER,
     )
