@@ -110,9 +110,19 @@ def _check_versions(facts: dict[str, Any]) -> None:
         )
 
 
+def _nothing(seed: int, caps: Caps) -> Kernel:
+    """An empty kernel that has begun to note what changes, so that its first checkpoint is small."""
+    kernel = Kernel(seed, caps)
+    checkpoint = kernel.checkpoint()
+    while checkpoint.rows(1):
+        pass  # the few facts about nothing; every checkpoint writes them anew
+    checkpoint.finish()
+    return kernel
+
+
 def _restore(journal: Journal, checkpoint: CheckpointFact, seed: int, caps: Caps) -> Kernel:
     if not checkpoint.number:
-        return Kernel(seed, caps)
+        return _nothing(seed, caps)
     counts: dict[str, int] = {}
     blobs = []
     for row in journal.rows(checkpoint.number):
