@@ -7,17 +7,19 @@ kernel may be looked at in slices while it goes on.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from penstock.kernel.blocks import Block, Place
-from penstock.kernel.codes import GONE
+from penstock.kernel.codes import BYTE, GONE
 from penstock.kernel.kernel import Kernel
 from penstock.stores.payloads import Payloads
 
 LEAST: Final = 64 << 10  # chunks below this size are left alone
 SHARE: Final = 4  # less than one in so many bytes is needed
-SLICE: Final = 32  # blocks looked at in one turn of the loop
+
+_KNOWN: Final = re.compile(b"[^" + re.escape(BYTE[GONE]) + b"]+", re.DOTALL)  # stretches of jobs
 
 
 class Needs:
@@ -60,10 +62,9 @@ class Sweeper:
 
     async def _needs(self) -> dict[int, Needs]:
         needs: dict[int, Needs] = {}
-        for turn, block in enumerate(list(self._kernel.blocks.values())):
+        for block in list(self._kernel.blocks.values()):
             _look_at(block, needs)
-            if turn % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         return needs
 
 
@@ -94,6 +95,7 @@ def _stretches(block: Block, record: int, lo: int, hi: int) -> Iterator[Place]:
         begin = block.pay_begin[record]
         yield chunk, origin + begin, origin + block.ends[hi - 1]
         return
-    for offset in range(lo, hi):
-        if block.codes[offset] != GONE:
-            yield block.pushed_place(offset)
+    for known in _KNOWN.finditer(block.codes, lo, hi):
+        _, begin, _ = block.pushed_place(known.start())
+        _, _, end = block.pushed_place(known.end() - 1)
+        yield chunk, begin, end

@@ -17,7 +17,7 @@ from penstock.stores.journal.recovery import CheckpointFact
 
 LOG_BYTES: Final = 64 << 20  # of log behind the last checkpoint before the next one is due
 RECORDS: Final = 200_000
-SLICE: Final = 256 << 10  # bytes of rows that a batch takes along
+SLICE: Final = 32 << 10  # bytes of rows that a batch takes along: about a block
 CLEANED: Final = 256  # objects whose older rows a batch takes away
 
 
