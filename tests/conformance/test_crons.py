@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.model.job import JobOptions
@@ -378,6 +379,18 @@ async def test_overlap_counts_an_instant_that_runs_from_before_a_change(h: Harne
     await h.ack(running)
     await h.advance(MINUTE)
     assert await fired(h) == [FIRST + 2 * MINUTE]
+
+
+async def test_overlap_counts_an_instant_that_runs_in_the_queue_from_before_a_move(
+    h: Harness,
+) -> None:
+    await put(h, minutely(overlap="skip"))
+    await h.advance(40_000)
+    await h.lease("q", lease_ms=DAY)
+    await put(h, msgspec.structs.replace(minutely(overlap="skip"), queue="elsewhere"))
+    await h.advance(MINUTE)
+    assert (await h.counts("elsewhere"))["cancelled"] == 1
+    assert await h.claim("elsewhere") is None
 
 
 @pytest.mark.parametrize(

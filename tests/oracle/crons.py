@@ -147,7 +147,8 @@ def came_due(world: World, job: OracleJob, at: int) -> None:
         other.id != job.id
         and other.cron == cron.spec.name
         and (other.state in (State.READY, State.ACTIVE) or (other.claimed and not other.ended))
-        for other in world.of_queue(job.tenant, job.queue)
+        for other in world.jobs.values()  # in whichever queue: the cron may have moved
+        if other.tenant == job.tenant
     )
     fired(world, cron, job)
     if overlaps:
