@@ -130,7 +130,7 @@ class Engine:
         ):
             self._note_time(keeper, now, elapsed, due)
         else:
-            keeper.note(now, elapsed, command, outcome, level or self._least(keeper))
+            keeper.note(now, elapsed, command, outcome, max(level or WRITTEN, self._least(keeper)))
         return outcome
 
     def _note_time(self, keeper: Keeper, now: int, elapsed: int, due: bool) -> None:
