@@ -208,3 +208,25 @@ def write_json(
     }
     text = json.dumps(body, indent=1, ensure_ascii=False)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+class Report:
+    """What is printed is also what the file of results holds."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.figures: list[Figure] = []
+        self.targets: list[Target] = []
+
+    def say(self, text: str) -> None:
+        self.parts.append(text)
+        print(text, end="\n\n", flush=True)
+
+    def pick(self, **settings: object) -> Figure:
+        """The one figure with these settings."""
+        (found,) = (
+            figure
+            for figure in self.figures
+            if all(figure.settings.get(name) == value for name, value in settings.items())
+        )
+        return found

@@ -19,6 +19,7 @@ from typing import Final
 from benchmarks import _journal_push as pushes
 from benchmarks import _journal_restart as restart
 from benchmarks import _journal_stalls as stalls
+from benchmarks import _measure as measure
 from benchmarks._measure import (
     RESULTS,
     TARGET_HEADINGS,
@@ -45,26 +46,8 @@ JOBS: Final = "jobs"
 FSYNCS: Final = "fsyncs a push"
 
 
-class Report:
-    """What is printed is also what `journal.md` holds."""
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.figures: list[Figure] = []
-        self.targets: list[Target] = []
-
-    def say(self, text: str) -> None:
-        self.parts.append(text)
-        print(text, end="\n\n", flush=True)
-
-    def pick(self, **settings: object) -> Figure:
-        """The one figure with these settings."""
-        (found,) = (
-            figure
-            for figure in self.figures
-            if all(figure.settings.get(name) == value for name, value in settings.items())
-        )
-        return found
+class Report(measure.Report):
+    """With the rates of the subjects beside each other."""
 
     def rate(self, subject: str, case: pushes.Case) -> Figure:
         """Jobs a second; of the bare SQLite that of the page size that did best."""

@@ -21,6 +21,7 @@ from benchmarks._measure import (
     ROUNDS,
     TARGET_HEADINGS,
     Figure,
+    Report,
     Target,
     machine,
     ratio,
@@ -33,28 +34,6 @@ from benchmarks._plot import Chart, Line, svg
 
 SAME: Final = "same options"
 THREE: Final = "three alternating priorities"
-
-
-class Report:
-    """What is printed is also what `kernel.md` holds."""
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.figures: list[Figure] = []
-        self.targets: list[Target] = []
-
-    def say(self, text: str) -> None:
-        self.parts.append(text)
-        print(text, end="\n\n", flush=True)
-
-    def pick(self, **settings: object) -> Figure:
-        """The one figure with these settings."""
-        (found,) = (
-            figure
-            for figure in self.figures
-            if all(figure.settings.get(name) == value for name, value in settings.items())
-        )
-        return found
 
 
 def batches(work: str) -> tuple[int, ...]:

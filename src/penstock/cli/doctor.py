@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.kernel.codes import STATES
+from penstock.kernel.read import totals
 from penstock.model.errors import PenstockError
 from penstock.model.policy import DEFAULT_CAPS
 from penstock.open import journal_at
@@ -72,11 +72,6 @@ def _state(journal: Journal) -> dict[str, Any]:
         facts = journal.open(read_only=True)
         found = recover(journal, facts, 0, DEFAULT_CAPS, read_only=True)
         kernel = found.kernel
-        states: dict[str, int] = {}
-        for tenant in kernel.tenants.values():
-            for queue in tenant.queues.values():
-                for code, state in STATES.items():
-                    states[state] = states.get(state, 0) + queue.counts[code]
         return {
             "bytes": journal.sizes(),
             "closed": found.clean,
@@ -87,7 +82,7 @@ def _state(journal: Journal) -> dict[str, Any]:
             "torn_bytes": found.cut,
             "tenants": len(kernel.tenants),
             "queues": kernel.queue_count,
-            "jobs": {state: n for state, n in states.items() if n},
+            "jobs": totals(kernel),
             "leases": len(kernel.leases),
             "crons": len(kernel.crons),
             "chunks": len(kernel.chunks),

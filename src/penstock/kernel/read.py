@@ -297,6 +297,15 @@ def queues(kernel: "Kernel", tenant: str, names: list[str] | None) -> list[Queue
     return [queue_info(kernel, name, existing.get(name)) for name in names]
 
 
+def totals(kernel: "Kernel") -> dict[str, int]:
+    """How many jobs of the whole store are in each state that there are any in."""
+    counts = {
+        state: sum(q.counts[code] for t in kernel.tenants.values() for q in t.queues.values())
+        for code, state in STATES.items()
+    }
+    return {str(state): n for state, n in counts.items() if n}
+
+
 def queue_info(kernel: "Kernel", name: str, queue: "Queue | None") -> QueueInfo:
     if queue is None:
         counts = dict.fromkeys(State, 0)

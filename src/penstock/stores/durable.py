@@ -10,8 +10,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from penstock.kernel import commands as c
-from penstock.kernel.codes import STATES
 from penstock.kernel.kernel import VERSION
+from penstock.kernel.read import totals
 from penstock.model.errors import Invalid, NotFound, Unavailable
 from penstock.model.event import EventSink
 from penstock.model.policy import Caps
@@ -169,15 +169,10 @@ def _go_on(
 def _report(path: Path, found: Recovered) -> None:
     if found.new:
         return
-    states: dict[str, int] = {}
-    for tenant in found.kernel.tenants.values():
-        for queue in tenant.queues.values():
-            for code, state in STATES.items():
-                states[state] = states.get(state, 0) + queue.counts[code]
     log.info(
         "%s: %s; %d crons; %d records replayed in %.2f s%s",
         path,
-        ", ".join(f"{n} {state}" for state, n in sorted(states.items()) if n) or "no jobs",
+        ", ".join(f"{n} {state}" for state, n in sorted(totals(found.kernel).items())) or "no jobs",
         len(found.kernel.crons),
         found.replayed,
         found.seconds,

@@ -7,7 +7,7 @@ applies it in its turn.
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -55,8 +55,6 @@ from penstock.stores.engine import Engine
 from penstock.stores.loading import bare, content, load_of
 from penstock.stores.payloads import Payloads, piece
 from penstock.stores.watching import Watcher
-
-TURN: Final = 1_000  # steps of time that one turn of the loop takes at most
 
 
 class EmbeddedStore(Store):
