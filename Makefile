@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 LOCK := requirements/dev.lock
 LOCK_VENV := .venv-lock
 # The extras that the lock pins. A store or pipeline that gets its tests adds its extra here.
-LOCK_EXTRAS := cli dev rocksdb
+LOCK_EXTRAS := cli dev rocksdb server
 CODE = $(wildcard src tests benchmarks tools examples)
 BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 

@@ -1,0 +1,1 @@
+"""Bytes to commands and back, without I/O. See docs/protocol.md."""

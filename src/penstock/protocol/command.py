@@ -1,0 +1,80 @@
+"""What every command has in common: a request that answers itself, an answer, a refusal.
+
+A request is a Struct whose tag is the command's name; decoding a frame gives the request, and
+`await request.call(session)` gives the answer. `native.py` has the commands of our own clients,
+`compatible.py` those of the wire described in seeds/000. The documentation of a command is its
+class: docstring, fields, defaults, answer.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.model.errors import PenstockError
+from penstock.model.store import Store
+from penstock.protocol.access import Principal
+
+ReqId = str | int | UnsetType | None  # unset: answers come in the order of the requests
+Encoding = Literal["json", "msgpack"]
+
+
+class Session(ABC):
+    """One connection, as far as commands see it."""
+
+    store: Store
+    principal: Principal
+    encoding: Encoding  # of the request being answered, and of its answer
+
+    @abstractmethod
+    def authenticate(self, token: str) -> Principal:
+        """Whom the token stands for, from now on. Raises Unauthenticated: one for every reason."""
+
+    @abstractmethod
+    def send(self, message: msgspec.Struct) -> None:
+        """Say something that is no answer: an event."""
+
+    @abstractmethod
+    def start(self, name: object, work: Coroutine[Any, Any, None]) -> None:
+        """Have this done beside the requests until it ends, is stopped, or the connection ends.
+        Whatever runs under that name is stopped first."""
+
+    @abstractmethod
+    def stop(self, name: object) -> bool:
+        """End what was started under that name; False if nothing was."""
+
+    @abstractmethod
+    def abandon(self, request: ReqId) -> bool:
+        """Cancel that request of this connection, if it is still in hand; it is not answered."""
+
+
+class Answer(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """What goes back. The connection fills in `req_id`."""
+
+    ok: bool = True
+    req_id: ReqId = msgspec.field(name="reqId", default=UNSET)
+
+
+class Refusal(msgspec.Struct, kw_only=True):
+    ok: bool = False
+    error: str
+    code: str
+    field: str | UnsetType = UNSET  # which of the request's fields is to blame
+    req_id: ReqId = msgspec.field(name="reqId", default=UNSET)
+
+    @classmethod
+    def of(cls, error: PenstockError) -> "Refusal":
+        return cls(error=error.message, code=error.code, field=error.field or UNSET)
+
+
+class Request(msgspec.Struct, kw_only=True, tag_field="cmd"):
+    """A command with its fields. Fields that it does not have are ignored."""
+
+    answer: ClassVar[type[Answer]] = Answer
+    req_id: ReqId = msgspec.field(name="reqId", default=UNSET)
+
+    async def call(self, session: Session) -> Answer:
+        """Check that the principal may, do it, and say what came of it."""
+        raise NotImplementedError
