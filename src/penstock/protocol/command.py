@@ -21,6 +21,17 @@ ReqId = str | int | UnsetType | None  # unset: answers come in the order of the 
 Encoding = Literal["json", "msgpack"]
 
 
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server has counted since it started, of one tenant."""
+
+    pushed: int = 0
+    completed: int = 0
+    failed: int = 0  # attempts that ended in failure
+    timed_out: int = 0  # attempts whose lease ran out or that took too long
+    jobs_per_second: float = 0.0  # completed, over the last minute
+    latency_ms: float = 0.0  # mean from push to completion, over the last minute
+
+
 class Session(ABC):
     """One connection, as far as commands see it."""
 
@@ -44,6 +55,10 @@ class Session(ABC):
     @abstractmethod
     def stop(self, name: object) -> bool:
         """End what was started under that name; False if nothing was."""
+
+    @abstractmethod
+    def figures(self, tenant: str) -> Figures:
+        """What has been counted. Raises Unavailable where nothing is."""
 
     @abstractmethod
     def abandon(self, request: ReqId) -> bool:
@@ -73,6 +88,7 @@ class Request(msgspec.Struct, kw_only=True, tag_field="cmd"):
     """A command with its fields. Fields that it does not have are ignored."""
 
     answer: ClassVar[type[Answer]] = Answer
+    audited: ClassVar[bool] = False  # an action of an administrator: the audit log has it
     req_id: ReqId = msgspec.field(name="reqId", default=UNSET)
 
     async def call(self, session: Session) -> Answer:
