@@ -8,7 +8,7 @@ has reached the operating system and survives the process; `SYNCED` is on stable
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -109,9 +109,17 @@ class Keeper:
         self.checkpointer.noted(len(frame))
         if level == SYNCED:
             self._sync = True
+            if isinstance(command, c.Push):
+                self._stage(command.loads)
         if isinstance(command, _RESTS):
             self._note_rest(command, outcome, position, level)
         self._schedule()
+
+    def _stage(self, loads: Sequence[c.Load]) -> None:
+        for load in loads:
+            data = self.payloads.whole(load.chunk)
+            if data is not None:
+                self.writer.stage(load.chunk, data)
 
     def put(self, **facts: Any) -> None:
         """Facts that the next batch writes, durably."""

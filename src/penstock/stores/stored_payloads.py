@@ -72,6 +72,11 @@ class StoredPayloads(Payloads):
         dropped, self._dropped = self._dropped, []
         return chunks, dropped
 
+    def whole(self, chunk: int) -> bytes | None:
+        """The bytes of a chunk that no batch has taken yet, if nothing will be added to them."""
+        data = self._chunks.get(chunk) if chunk in self._unsealed else None
+        return data if isinstance(data, bytes) else None
+
     def written(self, chunks: Iterable[tuple[int, bytes]]) -> None:
         """The disk has them: from now on they may leave the memory."""
         for chunk, data in chunks:

@@ -94,6 +94,10 @@ class Journal(ABC):
     def chunk(self, chunk: int) -> bytes:
         """The bytes of a chunk; KeyError if it is not there, JournalError if they are damaged."""
 
+    def stage(self, chunk: int, data: bytes) -> None:  # noqa: B027 -- a journal need not
+        """The next batch will be synced and has this chunk: begin with it. Nothing is there before
+        that batch is written, and a chunk that is not in it after all never was."""
+
     @abstractmethod
     def write(self, batch: Batch) -> bool:
         """All of it, or nothing and an error. True while older log groups are left to truncate."""

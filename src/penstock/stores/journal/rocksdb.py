@@ -57,6 +57,8 @@ class RocksJournal(Journal):
         self._db: Rdict | None = None
         self._families: dict[str, ColumnFamily] = {}
         self._tables: dict[str, Any] = {}  # of rocksdict's Rdict, in raw mode: bytes to bytes
+        self._begun = WriteBatch(raw_mode=True)  # of the next batch, if anything is staged
+        self._staged: set[int] = set()  # the chunks in it
         self._stuck = False  # a write failed: RocksDB takes no more until it is opened anew
         self._reopening = threading.Lock()  # a reader waits while the writer opens the files anew
 
@@ -146,13 +148,22 @@ class RocksJournal(Journal):
 
     # -- writing ---------------------------------------------------------------------------------
 
+    def stage(self, chunk: int, data: bytes) -> None:
+        if not self._staged:
+            self._begun = WriteBatch(raw_mode=True)
+        self._staged.add(chunk)
+        self._begun.put(_number(chunk), sealed_chunk(data), self._families["chunks"])
+
     def write(self, batch: Batch) -> bool:
         assert self._db is not None, "opened first"
         reach("before write")
         try:
             if self._stuck:
+                self._staged.clear()
                 self._reopen()
-            self._db.write(self._batch(batch))
+            out = self._batch(batch)
+            self._staged.clear()
+            self._db.write(out)
             reach("after write")
             if batch.sync:
                 self._db.flush_wal(True)
@@ -163,16 +174,20 @@ class RocksJournal(Journal):
         return False
 
     def _batch(self, batch: Batch) -> WriteBatch:
-        out = WriteBatch(raw_mode=True)
+        out = self._begun if self._staged else WriteBatch(raw_mode=True)
+        needless = self._staged.copy()
         families = self._families
         if batch.group is not None:
             group = batch.group
             out.put(_number(group.first), _number(group.last) + group.data, families["log"])
         for chunk, data in batch.chunks:
-            out.put(_number(chunk), sealed_chunk(data), families["chunks"])
+            if chunk in needless:
+                needless.remove(chunk)
+            else:
+                out.put(_number(chunk), sealed_chunk(data), families["chunks"])
         for chunk, data in batch.hollow:
             out.put(_number(chunk), hollow_chunk(data), families["chunks"])
-        for chunk in batch.dropped:
+        for chunk in (*batch.dropped, *needless):
             out.delete(_number(chunk), families["chunks"])
         for row in batch.rows:
             value = b"" if row.data is None else sealed(row.data)

@@ -45,6 +45,7 @@ def _per_kind(statement: str) -> dict[str, str]:
     return {kind: statement.format(kind=kind) for kind in KINDS}
 
 
+_CHUNK: Final = "INSERT INTO chunks VALUES(?,?)"
 _NEWEST: Final = _per_kind(
     "SELECT key, max(checkpoint), data FROM {kind} WHERE checkpoint <= ? GROUP BY key"
 )
@@ -61,6 +62,7 @@ class SqliteJournal(Journal):
         self._write: apsw.Connection | None = None
         self._read: apsw.Connection | None = None
         self._level = ""
+        self._staged: set[int] = set()  # chunks in the open transaction
 
     @property
     def _db(self) -> apsw.Connection:
@@ -150,19 +152,28 @@ class SqliteJournal(Journal):
 
     # -- writing ---------------------------------------------------------------------------------
 
+    def stage(self, chunk: int, data: bytes) -> None:
+        try:
+            if not self._staged:
+                self._begin("FULL")
+            self._staged.add(chunk)
+            self._db.execute(_CHUNK, (chunk, sealed_chunk(data)))
+        except apsw.Error:
+            self._roll_back()  # whatever it is, the batch will meet it again and say so
+
     def write(self, batch: Batch) -> bool:
         db = self._db
         try:
-            self._set_level("FULL" if batch.sync else "NORMAL")
-            db.execute("BEGIN IMMEDIATE")
+            if not self._staged:
+                self._begin("FULL" if batch.sync else "NORMAL")
             try:
                 more = self._put(batch)
                 reach("before write")
                 db.execute("COMMIT")
             except BaseException:
-                if not db.get_autocommit():
-                    db.execute("ROLLBACK")
+                self._roll_back()
                 raise
+            self._staged.clear()
         except apsw.FullError as error:
             raise Full(str(error)) from error
         except apsw.Error as error:
@@ -172,6 +183,15 @@ class SqliteJournal(Journal):
             reach("after sync")
         return more
 
+    def _begin(self, level: str) -> None:
+        self._set_level(level)
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        self._staged.clear()
+        if not self._db.get_autocommit():
+            self._db.execute("ROLLBACK")
+
     def _put(self, batch: Batch) -> bool:
         db = self._db
         if batch.group is not None:
@@ -179,12 +199,17 @@ class SqliteJournal(Journal):
             db.execute(
                 "INSERT OR REPLACE INTO log VALUES(?,?,?)", (group.first, group.last, group.data)
             )
+        needless = self._staged.copy()
         for chunk, data in batch.chunks:
-            db.execute("INSERT INTO chunks VALUES(?,?)", (chunk, sealed_chunk(data)))
+            if chunk in needless:
+                needless.remove(chunk)
+            else:
+                db.execute(_CHUNK, (chunk, sealed_chunk(data)))
         for chunk, data in batch.hollow:
             db.execute("UPDATE chunks SET data=? WHERE id=?", (hollow_chunk(data), chunk))
-        if batch.dropped:
-            db.executemany("DELETE FROM chunks WHERE id=?", [(chunk,) for chunk in batch.dropped])
+        if batch.dropped or needless:
+            gone = [(chunk,) for chunk in (*batch.dropped, *needless)]
+            db.executemany("DELETE FROM chunks WHERE id=?", gone)
         for row in batch.rows:
             value = None if row.data is None else sealed(row.data)
             db.execute(_ROW[row.kind], (row.key, row.checkpoint, value))

@@ -26,7 +26,7 @@ class Writer:
         self._ballast = ballast
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._batches: SimpleQueue[Batch | tuple[int, bytes] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="penstock-writer", daemon=True)
         self._head = 0  # the last position written
         self.batches = 0
@@ -35,11 +35,19 @@ class Writer:
         self.write_ms = 0.0  # of a synced batch, smoothed
         self._thread.start()
 
+    def stage(self, chunk: int, data: bytes) -> None:
+        """The next batch will be synced and has this chunk. What can be done for it before it is
+        cut is done while the loop takes in the rest."""
+        self._batches.put((chunk, data))
+
     def submit(self, batch: Batch) -> None:
         self._batches.put(batch)
 
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
+            if isinstance(batch, tuple):
+                self._journal.stage(*batch)
+                continue
             more, error = False, None
             try:
                 more = self._write(batch)
