@@ -5,7 +5,7 @@ Payload and result bytes are not here: whoever asks is given their places.
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -150,11 +150,15 @@ def cuts(run: HeldRun) -> Iterator[Cut]:
     block, lo, hi, mask = run.block, run.lo, run.hi, run.mask
     first = bisect_right(block.pay_pos, lo)
     last = bisect_right(block.pay_pos, hi - 1)
-    if mask is None and first < last and hi - lo >= (last - first + 1) * APART:
-        for end in block.pay_pos[first:last]:
-            yield _cut(block, lo, end, None)
-            lo = end
-    yield _cut(block, lo, hi, mask)
+    if first == last or hi - lo < (last - first + 1) * APART:
+        yield _cut(block, lo, hi, mask)
+        return
+    start = lo
+    for end in (*block.pay_pos[first:last], hi):
+        part = None if mask is None else mask[lo - start : end - start]
+        if part is None or 1 in part:
+            yield _cut(block, lo, end, part)
+        lo = end
 
 
 def _cut(block: Block, lo: int, hi: int, mask: bytes | None) -> Cut:
@@ -175,16 +179,21 @@ def _cut(block: Block, lo: int, hi: int, mask: bytes | None) -> Cut:
     plain = not own
     record = bisect_right(block.pay_pos, lo) - 1
     one_record = bisect_right(block.pay_pos, hi - 1) - 1 == record
-    if plain and mask is None and one_record:
-        origin = block.pay_origin[record]
+    places: list[Place] | None = None
+    stretch: Place | None = None
+    ends: list[int] = []
+    if plain and one_record:
+        chunk, origin = block.pay_chunk[record], block.pay_origin[record]
         first = lo == block.pay_pos[record]
         begin = block.pay_begin[record] if first else block.ends[lo - 1]
-        ends = [end - begin for end in block.ends[lo:hi]]
-        stretch: Place | None = (block.pay_chunk[record], origin + begin, origin + begin + ends[-1])
-        places = None
+        if mask is None:
+            ends = [end - begin for end in block.ends[lo:hi]]
+            stretch = (chunk, origin + begin, origin + begin + ends[-1])
+        else:
+            bounds = zip(chain((begin,), block.ends[lo:hi]), block.ends[lo:hi], strict=False)
+            places = [(chunk, origin + b, origin + e) for b, e in compress(bounds, mask)]
     else:
         places = [block.place(offset) for offset in offsets]
-        stretch, ends = None, []
     options, option_of = _options(block, offsets, plain)
     alike = plain and block.same_ready_until(lo) >= hi and not block.commits
     return Cut(
@@ -219,9 +228,10 @@ def _options(
     block: Block, offsets: "range | list[int]", plain: bool
 ) -> tuple[tuple[JobOptions, ...], list[int] | None]:
     if plain:
-        numbers = [block.opts[o] for o in offsets] if len(offsets) > 1 else None
-        if numbers is None or len(set(numbers)) == 1:
-            return (block.options[block.opts[offsets[0]]],), None
+        whole = block.opts[offsets[0] : offsets[-1] + 1]
+        numbers = whole if isinstance(offsets, range) else [block.opts[o] for o in offsets]
+        if numbers.count(numbers[0]) == len(numbers):
+            return (block.options[numbers[0]],), None
     table: dict[JobOptions, int] = {}
     option_of = [table.setdefault(block.options_of(o), len(table)) for o in offsets]
     return tuple(table), option_of if len(table) > 1 else None
