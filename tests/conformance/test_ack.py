@@ -38,6 +38,29 @@ async def test_a_partial_ack_leaves_the_rest_leased(h: Harness) -> None:
     assert await h.counts("q") == {"completed": 5}
 
 
+@pytest.mark.parametrize("first", [0, 1])
+async def test_an_ack_after_a_partial_one_completes_the_job_that_is_left(
+    h: Harness, first: int
+) -> None:
+    """Jobs of two priorities, so that they do not lie side by side in the lease either."""
+    low, _, high = await h.push("q"), await h.push("q"), await h.push("q", priority=1)
+    lease = await h.lease("q", 2)
+    assert lease.ids == [high, low]
+    rest = [low, high][first]
+    assert list((await h.ack(lease, [lease.ids[first]])).acked) == [lease.ids[first]]
+    assert list((await h.ack(lease)).acked) == [rest]
+    assert await h.counts("q") == {"ready": 1, "completed": 2}
+
+
+@many_jobs
+async def test_one_job_of_each_of_two_blocks_may_be_acked_by_itself(h: Harness) -> None:
+    ids = await h.push_alike("q", BLOCK + 1)
+    await h.ack(await h.lease("q", BLOCK - 1))
+    lease = await h.lease("q", 2)
+    assert list((await h.ack(lease, ids[-2:-1])).acked) == ids[-2:-1]
+    assert list((await h.ack(lease)).acked) == ids[-1:]
+
+
 @many_jobs
 async def test_every_second_job_of_several_blocks_may_be_acked_by_itself(h: Harness) -> None:
     ids = await h.push_alike("q", BLOCK + 1_000)

@@ -127,7 +127,8 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
         if lease.count == 1 and kernel.events is None and not kernel.awaited:
             run = lease.runs[0]
             block = run.block
-            if run.hi - run.lo == 1 and not (block.sides or block.retained or block.queue.bounded):
+            plain = not (block.sides or block.retained or block.queue.bounded)
+            if plain and run.count and run.hi - run.lo == 1:  # else the job is in another run
                 return _ack_single(kernel, lease, run)
         return Acked(_ack_whole(kernel, lease))
     held, lost = named(lease, command.ids)
