@@ -26,23 +26,27 @@ def scratch() -> "TemporaryDirectory[str]":
 
 
 async def settled(store: Store) -> None:
-    """Let every task go as far as it can without time passing, answers from the disk included."""
-    await _turns()
+    """Let every task go as far as it can without time passing, answers from the disk included.
+
+    That is when nothing has been under way for so many turns in a row: what the disk said in the
+    last of them has not reached anybody yet. Whatever goes to the disk is seen here on its way, as
+    it takes more than a turn.
+    """
     engine = store.engine if isinstance(store, EmbeddedStore) else None
-    if engine is None or engine.keeper is None:
-        return
-    assert isinstance(engine.payloads, StoredPayloads)
-    while not engine.keeper.idle or engine.payloads.loading:
-        if engine.payloads.loading:
-            await asyncio.wait(engine.payloads.loading.values())
+    keeper = engine.keeper if engine is not None else None
+    payloads = engine.payloads if engine is not None else None
+    loading = payloads.loading if isinstance(payloads, StoredPayloads) else {}
+    quiet = 0
+    while quiet < TURNS:
+        quiet += 1
+        if loading:
+            await asyncio.wait(loading.values())
+            quiet = 0
+        elif keeper is not None and not keeper.idle:
+            await keeper.turn()
+            quiet = 0
         else:
-            await engine.keeper.turn()
-        await _turns()
-
-
-async def _turns() -> None:
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
 
 async def crash(store: EmbeddedStore) -> None:
