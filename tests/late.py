@@ -32,11 +32,11 @@ def drawn(seed: int, most: int) -> Draw:
 
 
 @contextmanager
-def late_disk(turns: Draw) -> Iterator[None]:
+def late_disk(turns: Draw, reads: Draw | None = None) -> Iterator[None]:
     """Stores that are opened meanwhile have such a disk."""
     with (
         patch.object(keeper, "Writer", partial(LateWriter, turns)),
-        patch.object(stored_payloads, "ThreadPoolExecutor", lambda *_: LateReader(turns)),
+        patch.object(stored_payloads, "ThreadPoolExecutor", lambda *_: LateReader(reads or turns)),
     ):
         yield
 
@@ -102,17 +102,20 @@ class LateReader(Executor):
 
     def _read(self) -> None:
         if not self._waiting:
-            return  # closed
+            return  # it was closed
+        self._next()
+        if self._waiting:
+            _in(self._turns(), self._read)
+
+    def _next(self) -> None:
         future, read = self._waiting.pop(0)
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(read())
             except Exception as error:  # noqa: BLE001 -- whoever waits is told
                 future.set_exception(error)
-        if self._waiting:
-            _in(self._turns(), self._read)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._closed = True
         while self._waiting:
-            self._waiting.pop()[0].cancel()
+            self._next()

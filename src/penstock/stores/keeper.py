@@ -367,6 +367,7 @@ class Keeper:
 
     def let_go(self) -> None:
         """Of the threads, the files and the path, in whatever state they are."""
+        self._closing = True  # nothing begins when the last batch's answer comes
         try:
             self.writer.close()
             self.payloads.close()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from penstock.model.errors import Unavailable
 from penstock.stores.payloads import SHARED, SMALL, Chunks, Payloads
 
 CACHE_BYTES: Final = 64 << 20
@@ -23,6 +24,7 @@ class StoredPayloads(Payloads):
         super().__init__(first)
         self._read = read
         self._reader = ThreadPoolExecutor(1, "penstock-reader")
+        self._closed = False
         self._limit = cache_bytes
         self._shared = 0  # the chunk that small payloads go into
         self._unsealed: dict[int, None] = {}  # not yet given to the writer
@@ -84,11 +86,11 @@ class StoredPayloads(Payloads):
                 self._keep(chunk, data)
 
     def drop(self, chunk: int) -> None:
+        if chunk == self._shared:
+            self._shared = 0  # also if somebody holds it: what came in now would go with it
         if self._held[chunk]:
             self._let_go.add(chunk)
             return
-        if chunk == self._shared:
-            self._shared = 0
         self._chunks.pop(chunk, None)
         cached = self._cache.pop(chunk, None)
         if cached is not None:
@@ -155,10 +157,19 @@ class StoredPayloads(Payloads):
     def _load(self, chunk: int) -> "asyncio.Future[bytes]":
         loading = self.loading.get(chunk)
         if loading is None:
+            self._check_open()
             loop = asyncio.get_running_loop()
-            loading = self.loading[chunk] = loop.run_in_executor(self._reader, self._read, chunk)
+            loading = self.loading[chunk] = loop.run_in_executor(self._reader, self._row, chunk)
             loading.add_done_callback(lambda done: self._loaded(chunk, done))
         return loading
+
+    def _row(self, chunk: int) -> bytes:
+        self._check_open()
+        return self._read(chunk)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the store is closed")
 
     def _loaded(self, chunk: int, done: "asyncio.Future[bytes]") -> None:
         self.loading.pop(chunk, None)
@@ -174,7 +185,9 @@ class StoredPayloads(Payloads):
             self._cached -= len(self._cache.popitem(last=False)[1])
 
     def close(self) -> None:
-        self._reader.shutdown(wait=True, cancel_futures=True)
+        """Whoever waits for something that is not being read yet is told so, and not cancelled."""
+        self._closed = True
+        self._reader.shutdown(wait=True)
 
     @property
     def unwritten(self) -> int:
