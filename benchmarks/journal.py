@@ -33,8 +33,8 @@ from benchmarks._measure import (
     write_json,
 )
 from benchmarks._plot import Chart, Line, svg
+from penstock.stores.journal.settings import CACHE_BYTES
 from penstock.stores.journal.space import file_system
-from penstock.stores.stored_payloads import CACHE_BYTES
 
 ROUNDS: Final = 5
 BATCHES: Final = (1, 10, 100, 1_000, 10_000)

@@ -52,12 +52,19 @@ def _in(turns: int, call: Callable[[], Any]) -> None:
 class LateWriter(Writer):
     """Its thread writes; the loop stands still meanwhile, so that the turns decide alone."""
 
-    def __init__(self, turns: Draw, journal: Journal, ballast: Ballast, done: Done) -> None:
+    def __init__(
+        self,
+        turns: Draw,
+        journal: Journal,
+        ballast: Ballast,
+        done: Done,
+        synced: Callable[[int], None],
+    ) -> None:
         self._turns = turns
         self._tell = done
         self._answers: SimpleQueue[tuple[Batch, bool, Exception | None]] = SimpleQueue()
         self._closed = False
-        super().__init__(journal, ballast, lambda *_: None)
+        super().__init__(journal, ballast, lambda *_: None, synced)
 
     def submit(self, batch: Batch) -> None:
         _in(self._turns(), lambda: self._begin(batch))

@@ -12,9 +12,10 @@ from penstock.model.event import EventSink
 from penstock.model.policy import DEFAULT_CAPS, Caps
 from penstock.model.store import Store
 from penstock.stores.clock import Clock, SystemClock
-from penstock.stores.durable import Settings, open_durable
+from penstock.stores.durable import open_durable
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal.base import Journal
+from penstock.stores.journal.settings import Settings
 
 
 async def open_store(
@@ -31,7 +32,7 @@ async def open_store(
     - `sqlite:///jobs.db` (relative), `sqlite:////var/lib/jobs.db` (absolute): one file.
     - `rocksdb:///jobs` likewise: a directory.
 
-    A durable store takes settings behind a `?`: see `penstock.stores.durable.Settings`.
+    A durable store takes settings behind a `?`: see `penstock.stores.journal.settings.Settings`.
     `seed` fixes the jitter of backoffs (tests); None draws one for a new store.
     """
     parts = urlsplit(url)

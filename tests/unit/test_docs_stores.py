@@ -16,8 +16,8 @@ import pytest
 import penstock
 from penstock.model.job import JobSpec, Run
 from penstock.open import JOURNALS, open_store
-from penstock.stores.durable import Settings
 from penstock.stores.journal.rocksdb import FAMILIES
+from penstock.stores.journal.settings import Settings
 from tools.docs import ROOT
 
 HOW_TO = (ROOT / "docs" / "how-to" / "durable-stores.md").read_text(encoding="utf-8")

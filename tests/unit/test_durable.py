@@ -267,7 +267,7 @@ def test_a_claim_does_not_wait_for_pushes_that_it_took_nothing_of(
         pushed = asyncio.create_task(store.push_jobs(T, "q", [JobSpec()]))
         await gate.reached()
         record = store.engine.apply(_claim("token"))
-        assert keeper.rest_of(record) == (0, 1)
+        assert keeper.safety.rest_of(record) == (0, 1)
         gate.open()
         await pushed
 

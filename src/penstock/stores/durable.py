@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import os
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -15,39 +14,18 @@ from penstock.kernel.read import totals
 from penstock.model.errors import Invalid, NotFound, Unavailable
 from penstock.model.event import EventSink
 from penstock.model.policy import Caps
-from penstock.model.store import Durability
 from penstock.stores.clock import Clock, ManualClock, SteadyClock
 from penstock.stores.engine import Engine
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Journal, JournalError
-from penstock.stores.journal.checkpointer import LOG_BYTES, RECORDS
 from penstock.stores.journal.ownership import Ownership, witnessed
 from penstock.stores.journal.recovery import Recovered, recover
-from penstock.stores.journal.space import RESERVE, Ballast, is_networked
+from penstock.stores.journal.settings import Settings
+from penstock.stores.journal.space import Ballast, is_networked
 from penstock.stores.keeper import Keeper
-from penstock.stores.stored_payloads import CACHE_BYTES, StoredPayloads
+from penstock.stores.stored_payloads import StoredPayloads
 
 log: Final = logging.getLogger("penstock.store")
-
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the url of a durable store may say behind its `?`."""
-
-    durability: Durability = "fsync"
-    mode: Literal["rw", "ro"] = "rw"  # ro: look at it, change nothing, whoever owns it
-    commit_interval_ms: Count = 0  # wait this long for company before a commit …
-    commit_max: Positive = 8 << 20  # … unless this many bytes of log have gathered
-    cache_bytes: Count = CACHE_BYTES  # payloads kept in memory beside the disk's
-    reserve_bytes: Count = RESERVE  # free space below which no jobs are taken in
-    checkpoint_bytes: Positive = LOG_BYTES  # of log before the next checkpoint
-    checkpoint_records: Positive = RECORDS
-    backup_dir: str = ""  # where backups go …
-    backup_every_s: Annotated[float, msgspec.Meta(ge=0)] = 0  # … so often; 0: when asked for
-    backup_keep: Positive = 24  # of them
 
 
 async def open_durable(
@@ -131,26 +109,17 @@ def _go_on(
     engine = Engine(steady, kernel, payloads, events, paced=not isinstance(clock, ManualClock))
     ballast = Ballast(path.with_name(path.name + ".ballast"), settings.reserve_bytes)
     ballast.fill()
-    keeper = Keeper(
+    if found.new:
+        found.store = os.urandom(16).hex()
+    keeper = engine.keeper = Keeper(
         journal,
         found,
         payloads,
         ballast,
-        settings.durability,
+        settings,
+        ownership,
         lambda error: engine.end(f"the store has ended: {error}"),
     )
-    keeper.checkpointer.every_bytes = settings.checkpoint_bytes
-    keeper.checkpointer.every_records = settings.checkpoint_records
-    keeper.interval_s = settings.commit_interval_ms / 1000
-    keeper.commit_max = settings.commit_max
-    keeper.on_close = ownership.leave
-    if settings.backup_every_s:
-        directory = Path(settings.backup_dir)
-        keeper.backups.every(settings.backup_every_s, directory, settings.backup_keep)
-    engine.keeper = keeper
-    if found.new:
-        found.store = os.urandom(16).hex()
-    keeper.writer.synced = partial(ownership.witness, found.store)
     facts = {"closed": False, "boot": steady.boot, "offset": steady.offset}
     if found.new:
         facts |= {

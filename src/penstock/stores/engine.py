@@ -36,8 +36,9 @@ from penstock.model.store import Durability, Result
 from penstock.stores.clock import Clock
 from penstock.stores.granting import Grant, chunks_of, grant_of, lease_of
 from penstock.stores.journal.base import Journal, JournalError
-from penstock.stores.keeper import LEVELS, WRITTEN, Keeper
+from penstock.stores.keeper import Keeper
 from penstock.stores.payloads import Chunks, Payloads, piece
+from penstock.stores.safety import LEVELS, WRITTEN
 from penstock.stores.waiting import Awaited, Line, Waiter
 from penstock.stores.watching import Watcher
 
@@ -236,7 +237,7 @@ class Engine:
         if keeper is None:
             return grant
         grant.position = keeper.last
-        grant.rests_on = keeper.rest_of(record)
+        grant.rests_on = keeper.safety.rest_of(record)
         chunks = chunks_of(grant)
         grant.chunks = self.payloads.at_hand(chunks)
         if grant.chunks is None:

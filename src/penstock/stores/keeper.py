@@ -1,44 +1,36 @@
 """The keeper: between an engine's turns and its journal.
 
 Every command that changed something becomes a record of the next batch. A batch is cut when the
-writer is free; the answers that rest on it go out when it is safe. Two levels of safety: `WRITTEN`
-has reached the operating system and survives the process; `SYNCED` is on stable storage.
+writer is free; the answers that rest on it go out when it is safe (`safety.py`).
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.kernel import commands as c
 from penstock.kernel.kernel import Kernel
-from penstock.kernel.leases import LeaseRecord
 from penstock.model.errors import StorageFull, Unavailable
-from penstock.model.store import Durability
 from penstock.stores.backup import Backups
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Batch, Group, Journal, JournalError
 from penstock.stores.journal.checkpointer import Checkpointer
+from penstock.stores.journal.ownership import Ownership
 from penstock.stores.journal.recovery import Recovered
+from penstock.stores.journal.settings import Settings
 from penstock.stores.journal.space import Ballast
 from penstock.stores.journal.writer import Writer
+from penstock.stores.safety import LEVELS, SYNCED, WRITTEN, Safety
 from penstock.stores.stored_payloads import StoredPayloads
 from penstock.stores.sweeping import Sweeper
 
 log: Final = logging.getLogger("penstock.store")
 
-UNSAFE: Final = 0
-WRITTEN: Final = 1
-SYNCED: Final = 2
-LEVELS: Final[dict[Durability, int]] = {"os": WRITTEN, "fsync": SYNCED}
-
 RESERVED: Final = 1_024  # blocks of ids reserved at a time
 ROOM_CHECK_S: Final = 0.2  # how long we trust what we know of the disk's free space
-
-# Commands after which a claim may hand out something that is not safe yet.
-_RESTS: Final = (c.Push, c.Edit, c.Redrive, c.CommitBulk, c.PutCron)
 
 
 class Keeper:
@@ -48,13 +40,14 @@ class Keeper:
         recovered: Recovered,
         payloads: StoredPayloads,
         ballast: Ballast,
-        durability: Durability,
+        settings: Settings,
+        ownership: Ownership,
         fail: Callable[[Exception], None],
     ) -> None:
         self.journal = journal
         self.payloads = payloads
-        self.durability: Durability = durability
-        self.level = LEVELS[durability]
+        self.durability = settings.durability
+        self.level = LEVELS[settings.durability]
         self._kernel: Kernel = recovered.kernel
         self._fail = fail
         self._loop = asyncio.get_running_loop()
@@ -64,34 +57,36 @@ class Keeper:
         self.checkpointer = Checkpointer(
             recovered.kernel, recovered.checkpoint, recovered.log_bytes, recovered.replayed
         )
+        self.checkpointer.every_bytes = settings.checkpoint_bytes
+        self.checkpointer.every_records = settings.checkpoint_records
         position = recovered.kernel.position
         self.last = position  # of the last record
         self._first = position + 1  # of the first record that no batch has taken
-        self._safe = [position, position, position]  # by level; the first one is not used
+        self.safety = Safety(position)
         self._frames: list[bytes] = []
         self._sync = False
         self._facts: dict[str, Any] = {}
         self._reserved = recovered.reserved
-        self._waiting: list[list[tuple[int, int, asyncio.Future[None]]]] = [[], [], []]  # heaps
-        self._serial = 0
-        self._after: deque[tuple[int, Callable[[], None]]] = deque()
-        self._rests: dict[tuple[str, str], tuple[int, int, int]] = {}  # position, level, floor
         self._scheduled = False
         self._writing: Batch | None = None
         self._turns: list[asyncio.Future[None]] = []  # of those who wait for the next batch
         self._closing = False
         self._broken: Exception | None = None
-        self.interval_s = 0.0  # to wait for company before a commit …
-        self.commit_max = 0  # … unless this many bytes have gathered
+        self._interval_s = settings.commit_interval_ms / 1000
+        self._commit_max = settings.commit_max
         self._gathered = 0
         self.recovered = recovered
-        self.on_close: Callable[[], None] = lambda: None
+        self._ownership = ownership
         self.backups = Backups(journal)
+        if settings.backup_every_s:
+            directory = Path(settings.backup_dir)
+            self.backups.every(settings.backup_every_s, directory, settings.backup_keep)
         self._sweeper = Sweeper(recovered.kernel, payloads)
         self._sweeping: asyncio.Task[None] | None = None
         self._swept = recovered.checkpoint.number  # the checkpoint after which we last swept
         self._hollow: dict[int, bytes] = {}
-        self.writer = Writer(journal, ballast, self._written)
+        witness = partial(ownership.witness, recovered.store)
+        self.writer = Writer(journal, ballast, self._written, witness)
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -111,8 +106,7 @@ class Keeper:
             self._sync = True
             if isinstance(command, c.Push):
                 self._stage(command.loads)
-        if isinstance(command, _RESTS):
-            self._note_rest(command, outcome, position, level)
+        self.safety.note(command, outcome, position, level)
         self._schedule()
 
     def _stage(self, loads: Sequence[c.Load]) -> None:
@@ -131,8 +125,8 @@ class Keeper:
         if self._scheduled or self._writing is not None:
             return
         self._scheduled = True
-        if self.interval_s and self._gathered < self.commit_max and not self._closing:
-            self._loop.call_later(self.interval_s, self._cut)
+        if self._interval_s and self._gathered < self._commit_max and not self._closing:
+            self._loop.call_later(self._interval_s, self._cut)
         else:
             self._loop.call_soon(self._cut)
 
@@ -173,19 +167,7 @@ class Keeper:
             return
         self.payloads.written(batch.chunks)
         self.checkpointer.written(batch, more)
-        if batch.group is not None:
-            self._safe[WRITTEN] = batch.group.last
-        if batch.sync:
-            self._safe[SYNCED] = self._safe[WRITTEN]
-        for level in (WRITTEN, SYNCED):
-            waiting, safe = self._waiting[level], self._safe[level]
-            while waiting and waiting[0][0] <= safe:
-                future = heappop(waiting)[2]
-                if not future.done():
-                    future.set_result(None)
-        safe = self._safe[self.level]
-        while self._after and self._after[0][0] <= safe:
-            self._after.popleft()[1]()
+        self.safety.reached(batch.group.last if batch.group else None, synced=batch.sync)
         if self._pending:
             self._schedule()
         elif self.checkpointer.last.number != self._swept and not self._closing:
@@ -224,16 +206,13 @@ class Keeper:
         """Wait until everything up to that position (the present one) is safe in that sense."""
         if position is None:
             position = self.last
-        if self._safe[level] >= position:
+        if self.safety.upto[level] >= position:
             return
         if self._broken is not None:
             raise Unavailable(f"the store has ended: {self._broken}")
         if level == SYNCED:
             self._have_synced(position)
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._serial += 1
-        heappush(self._waiting[level], (position, self._serial, future))
-        await future
+        await self.safety.wait(level, position)
 
     def _have_synced(self, position: int) -> None:
         """Whatever it was noted with: that position is wanted on stable storage."""
@@ -244,36 +223,7 @@ class Keeper:
 
     def after(self, call: Callable[[], None]) -> None:
         """Call this when the present position is safe; calls keep their order."""
-        if self._safe[self.level] >= self.last and not self._after:
-            call()
-        else:
-            self._after.append((self.last, call))
-
-    def _note_rest(self, command: c.Command, outcome: Any, position: int, level: int) -> None:
-        """What is claimed of these queues soon rests on this record."""
-        if isinstance(command, c.Push):
-            for load, run in zip(command.loads, outcome.runs, strict=True):
-                spot = (command.tenant, load.queue)
-                before = self._rests.get(spot)
-                floor = run.first if run.ids is None and command.bulk is None else 0
-                if before is not None and self._safe[before[1]] < before[0]:
-                    floor, level = min(floor, before[2]), max(level, before[1])
-                self._rests[spot] = (position, level, floor)
-        else:
-            self._rests["", ""] = (position, level, 0)  # of any queue
-        if len(self._rests) > 10_000:
-            self._rests = {s: r for s, r in self._rests.items() if self._safe[r[1]] < r[0]}
-
-    def rest_of(self, lease: LeaseRecord) -> tuple[int, int]:
-        """(position, level) of what the jobs of a lease rest on."""
-        position, level = 0, WRITTEN
-        for spot in ((lease.queue.tenant.name, lease.queue.name), ("", "")):
-            rest = self._rests.get(spot)
-            if rest is None or self._safe[rest[1]] >= rest[0]:
-                continue
-            if any(run.block.base + run.hi > rest[2] for run in lease.runs):
-                position, level = max(position, rest[0]), max(level, rest[1])
-        return position, level
+        self.safety.after(self.level, self.last, call)
 
     # -- room ------------------------------------------------------------------------------------
 
@@ -296,7 +246,7 @@ class Keeper:
         """How the disk is doing."""
         return {
             "position": self.last,
-            "journal_lag": self.last - self._safe[self.level],  # records not yet safe
+            "journal_lag": self.last - self.safety.upto[self.level],  # records not yet safe
             "commit_ms": round(self.writer.write_ms, 3),  # of a synced batch, smoothed
             "batches": self.writer.batches,
             "syncs": self.writer.syncs,
@@ -317,16 +267,8 @@ class Keeper:
         """The journal cannot go on: nobody is told again that something is safe."""
         self._broken = error
         log.error("the store has ended: %s", error)
-        self._after.clear()
-        self._release_with(Unavailable(f"the store has ended: {error}"))
+        self.safety.end(Unavailable(f"the store has ended: {error}"))
         self._fail(error)
-
-    def _release_with(self, error: Exception) -> None:
-        for waiting in self._waiting:
-            for _, _, future in waiting:
-                if not future.done():
-                    future.set_exception(error)
-            waiting.clear()
 
     @property
     def idle(self) -> bool:
@@ -336,7 +278,7 @@ class Keeper:
     @property
     def lagging(self) -> bool:
         """Whether something that was said has not reached the operating system."""
-        return self._broken is None and self._safe[WRITTEN] < self.last
+        return self._broken is None and self.safety.upto[WRITTEN] < self.last
 
     async def checkpoint(self) -> None:
         """Write a checkpoint of the present state, and wait for it."""
@@ -373,4 +315,4 @@ class Keeper:
             self.payloads.close()
             self.journal.close()
         finally:
-            self.on_close()
+            self._ownership.leave()

@@ -9,12 +9,10 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
 from penstock.model.errors import Unavailable
+from penstock.stores.journal.settings import CACHE_BYTES
 from penstock.stores.payloads import SHARED, SMALL, Chunks, Payloads
-
-CACHE_BYTES: Final = 64 << 20
 
 
 class StoredPayloads(Payloads):

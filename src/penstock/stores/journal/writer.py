@@ -21,7 +21,9 @@ SMOOTHING: Final = 0.1  # of the newest write in the mean that `health` shows
 
 
 class Writer:
-    def __init__(self, journal: Journal, ballast: Ballast, done: Done) -> None:
+    def __init__(
+        self, journal: Journal, ballast: Ballast, done: Done, synced: Callable[[int], None]
+    ) -> None:
         self._journal = journal
         self._ballast = ballast
         self._done = done
@@ -31,7 +33,7 @@ class Writer:
         self._head = 0  # the last position written
         self.batches = 0
         self.syncs = 0
-        self.synced: Callable[[int], None] = lambda position: None  # told of the last safe position
+        self._synced = synced  # told of the last safe position
         self.write_ms = 0.0  # of a synced batch, smoothed
         self._thread.start()
 
@@ -75,7 +77,7 @@ class Writer:
         if batch.sync:
             self.syncs += 1
             if self._head:
-                self.synced(self._head)
+                self._synced(self._head)
             took = (time.perf_counter() - began) * 1000
             self.write_ms += SMOOTHING * (took - self.write_ms)
         return more

@@ -1,0 +1,30 @@
+"""What the url of a durable store may say behind its `?`."""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from penstock.model.store import Durability
+from penstock.stores.journal.checkpointer import LOG_BYTES, RECORDS
+from penstock.stores.journal.space import RESERVE
+
+CACHE_BYTES: Final = 64 << 20
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the url of a durable store may say behind its `?`."""
+
+    durability: Durability = "fsync"
+    mode: Literal["rw", "ro"] = "rw"  # ro: look at it, change nothing, whoever owns it
+    commit_interval_ms: Count = 0  # wait this long for company before a commit …
+    commit_max: Positive = 8 << 20  # … unless this many bytes of log have gathered
+    cache_bytes: Count = CACHE_BYTES  # payloads kept in memory beside the disk's
+    reserve_bytes: Count = RESERVE  # free space below which no jobs are taken in
+    checkpoint_bytes: Positive = LOG_BYTES  # of log before the next checkpoint
+    checkpoint_records: Positive = RECORDS
+    backup_dir: str = ""  # where backups go …
+    backup_every_s: Annotated[float, msgspec.Meta(ge=0)] = 0  # … so often; 0: when asked for
+    backup_keep: Positive = 24  # of them
