@@ -2,8 +2,9 @@
 
     python -m tests.history.process --url URL --log FILE --seed N --operations M
 
-Prints READY when the store is open and DONE when the calls are made. The history goes to FILE, at
-its end: run it again with the same FILE after a crash, and the history goes on.
+Prints READY when the store is open and DONE when the calls are made; with `--tell-after N`, also
+TOLD when N lines of history are written. The history goes to FILE, at its end: run it again with
+the same FILE after a crash, and the history goes on.
 """
 
 import argparse
@@ -12,16 +13,33 @@ from pathlib import Path
 
 from penstock.model.store import Durability
 from penstock.open import open_store
-from tests.history.record import FileLog
+from tests.history.record import FileLog, Line
 from tests.history.recorder import Recorder
 from tests.history.workload import work
 
 
+class TellingLog(FileLog):
+    def __init__(self, path: Path, tell_after: int) -> None:
+        super().__init__(path)
+        self._left = tell_after
+
+    def append(self, line: Line) -> None:
+        super().append(line)
+        self._left -= 1
+        if not self._left:
+            print("TOLD", flush=True)
+
+
 async def run(
-    url: str, log: Path, seed: int, operations: int, durability: Durability | None
+    url: str,
+    log: Path,
+    seed: int,
+    operations: int,
+    durability: Durability | None,
+    tell_after: int,
 ) -> None:
     store = await open_store(url)
-    with FileLog(log) as lines:
+    with TellingLog(log, tell_after) as lines:
         recorder = Recorder(store, lines)
         print("READY", flush=True)
         await work(recorder, seed=seed, operations=operations, durability=durability)
@@ -36,8 +54,8 @@ def main() -> None:
     parser.add_argument("--seed", required=True, type=int)
     parser.add_argument("--operations", required=True, type=int)
     parser.add_argument("--durability", choices=("fsync", "os"), default=None)
-    said = parser.parse_args()
-    asyncio.run(run(said.url, said.log, said.seed, said.operations, said.durability))
+    parser.add_argument("--tell-after", type=int, default=0)
+    asyncio.run(run(**vars(parser.parse_args())))
 
 
 if __name__ == "__main__":
