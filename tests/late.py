@@ -26,9 +26,9 @@ PATIENCE_S: Final = 30
 
 
 def drawn(seed: int, most: int) -> Draw:
-    """Mostly soon, now and then as late as that."""
+    """As often at once as at any of so many turns."""
     random = Random(seed)
-    return lambda: random.choice((0, 1, 2, random.randint(0, most)))
+    return lambda: random.choice((0, random.randint(0, most)))
 
 
 @contextmanager

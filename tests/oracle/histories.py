@@ -13,6 +13,7 @@ from penstock.model.job import KeyClaim
 from penstock.model.policy import Bounds, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every
 from tests.oracle import strategies as say
+from tests.oracle.compare import Disagreement
 from tests.oracle.machine import CHANGES, HOUR, Machine
 
 T = TypeVar("T")
@@ -305,6 +306,19 @@ def shortest(make: Callable[[], Machine], steps: list[Step]) -> tuple[list[Step]
                 steps, found = fewer, failure
         size //= 2
     return steps, found
+
+
+def check_history(make: Callable[[], Machine], seed: int, length: int) -> None:
+    """Play the history of a seed; a disagreement is shown with the fewest steps that lead to it."""
+    steps = history(seed, length)
+    first = failure_of(make, steps)
+    if first is None:
+        return
+    if failure_of(make, steps) is None:
+        raise Disagreement(f"seed {seed}, not every time: {first}")
+    fewest, failure = shortest(make, steps)
+    taken = "\n  ".join(f"{name} {arguments}" for name, arguments in fewest)
+    raise Disagreement(f"seed {seed}: {failure}\nin the steps\n  {taken}")
 
 
 def failure_of(make: Callable[[], Machine], steps: list[Step]) -> AssertionError | None:

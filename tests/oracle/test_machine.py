@@ -1,7 +1,7 @@
 """Random histories on every embedded store beside the oracle.
 
 `PENSTOCK_LONG=1` takes many more and longer ones. Hypothesis shrinks what it finds; a history from
-a seed is cut down by `shortest` before it is shown.
+a seed is cut down before it is shown.
 """
 
 import os
@@ -10,9 +10,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.oracle.compare import Disagreement
 from tests.oracle.harness import MEMORY, ROCKSDB, SQLITE, TWIN, Subject
-from tests.oracle.histories import failure_of, history, shortest
+from tests.oracle.histories import check_history, failure_of, history
 from tests.oracle.machine import Machine
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -51,14 +50,7 @@ def test_any_history_is_that_of_the_oracle(subject: Subject) -> None:
 def test_a_long_history_is_that_of_the_oracle(subject: Subject, first_seed: int) -> None:
     make = machine_on(subject)
     for seed in range(first_seed, first_seed + BUNDLE, SHARE[subject.name]):
-        steps = history(seed, LENGTH)
-        first = failure_of(make, steps)
-        if first is not None:
-            if failure_of(make, steps) is None:
-                raise Disagreement(f"seed {seed}, not every time: {first}")
-            fewest, failure = shortest(make, steps)
-            taken = "\n  ".join(f"{name} {arguments}" for name, arguments in fewest)
-            raise Disagreement(f"seed {seed}: {failure}\nin the steps\n  {taken}")
+        check_history(make, seed, LENGTH)
 
 
 def test_the_oracle_agrees_with_itself() -> None:
