@@ -433,6 +433,18 @@ async def test_a_queue_that_was_emptied_begins_anew_even_with_a_delayed_job(h: H
     assert await h.claimed("q", 3) == [plain, later, delayed]
 
 
+async def test_an_emptied_queue_that_was_given_only_a_delayed_job_has_begun_anew(h: Harness) -> None:
+    """Even if the clock went back after that job, and not before it."""
+    await h.push("q")
+    await h.store.purge(h.name, "q")
+    await h.push("q", delay_ms=3_600_000)
+    await h.jump(-3_600_000)
+    first = await h.push("q")
+    second = await h.push("q", delay_ms=50)
+    await h.advance(100)
+    assert await h.claimed("q", 2) == [first, second]
+
+
 async def test_a_queue_that_is_configured_after_it_was_emptied_begins_anew(h: Harness) -> None:
     await h.push("q")
     await h.jump(-3_600_000)

@@ -193,7 +193,7 @@ class Queue:
 
     def begin_anew(self) -> None:
         """Jobs are about to come into a queue that may have been empty."""
-        if self.kernel.now < self.ready_clock and not self.exists(self.kernel.now):
+        if self.ready_clock and not self.exists(self.kernel.now):
             self.touch()
             self.ready_clock = 0
 
