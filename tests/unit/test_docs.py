@@ -76,9 +76,9 @@ def resolves(symbol: str) -> bool:
 
 @cache
 def types_by_name() -> dict[str, type]:
-    """The public classes of the model, the kernel and the stores."""
+    """The public classes of the model, the kernel, the stores and their journals."""
     found: dict[str, type] = {}
-    for package in ("model", "kernel", "stores"):
+    for package in ("model", "kernel", "stores", "stores.journal"):
         home = importlib.import_module(f"penstock.{package}")
         for module in pkgutil.iter_modules(home.__path__, f"penstock.{package}."):
             for name, kind in inspect.getmembers(
