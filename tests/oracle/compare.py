@@ -178,11 +178,23 @@ class Pair:
                     if our.id not in self.to_store:
                         self.pair(tenant, queue, our.id, their.id)
             self.agree(f"jobs of {tenant}/{queue}", our_jobs, their_jobs)
+            await self.look_at_standings(tenant, [job.id for job in our_jobs])
             (counted,) = [i.counts for i in their_infos if i.queue == queue] or [{}]
             found = Counter(job.state for job in their_jobs)
             if any(counted.get(state, 0) != found[state] for state in State):
                 self.disagree(f"counters of {tenant}/{queue}", [f"{counted} against {found}"])
         self.agree(f"queues of {tenant}", our_infos, their_infos)
+
+    async def look_at_standings(self, tenant: str, ids: Sequence[int]) -> None:
+        """Both must name the same lease for a job: the one that both gave out for it."""
+        ours = await self.oracle.standing(tenant, ids)
+        theirs = await self.store.standing(tenant, [self.translate(job_id) for job_id in ids])
+        named = [
+            each and msgspec.structs.replace(each, lease=self.tokens.get(each.lease or ""))
+            for each in ours
+        ]
+        if named != theirs:
+            self.disagree(f"standing in {tenant}", [f"oracle {named}, store {theirs}"])
 
     async def look_at_details(
         self, tenant: str, queues: Sequence[str], keys: Sequence[str]

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from penstock.model.job import KeyClaim
+from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every
 from tests.oracle import strategies as say
@@ -244,6 +245,16 @@ STEPS: dict[str, tuple[int, Callable[[Dice], dict[str, Any]]]] = {
             "tenant": d.tenant(),
             "queue": d.queue(),
             "how": d.one_of("purge_dead", "drain", "purge"),
+        },
+    ),
+    "clean": (
+        2,
+        lambda d: {
+            "tenant": d.tenant(),
+            "queue": d.queue(),
+            "state": d.one_of(*(each for each in State if each not in (State.ACTIVE, State.HELD))),
+            "older_ms": d.one_of(0, 0, 40),
+            "limit": d.one_of(None, 1, 2),
         },
     ),
     "cron": (

@@ -22,6 +22,7 @@ def view(world: World, job: OracleJob) -> Job:
         created_at=job.created_at,
         run_at=job.run_at,
         key=job.said.keys[0].key if job.said.keys else None,
+        more_keys=tuple(each.key for each in job.said.keys[1:]),
         group=job.said.group,
         headers=job.said.headers,
         depends_on=job.said.depends_on,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from penstock.model.job import JobError, JobSpec, Lease, LogLine, Run
+from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CAPS
 from penstock.model.store import Pushed
 from penstock.stores.clock import ManualClock
@@ -383,6 +384,19 @@ class Machine(RuleBasedStateMachine):
     @rule(tenant=say.tenant, queue=say.queue, how=st.sampled_from(("purge_dead", "drain", "purge")))
     def clear(self, tenant: str, queue: str, how: str) -> None:
         self.step(how, tenant, queue)
+
+    @precondition(lambda self: any(self.ids.values()))
+    @rule(
+        tenant=say.tenant,
+        queue=say.queue,
+        state=st.sampled_from(sorted(set(State) - {State.ACTIVE, State.HELD})),
+        older_ms=st.sampled_from((0, 0, 40)),
+        limit=st.sampled_from((None, 1, 2)),
+    )
+    def clean(
+        self, tenant: str, queue: str, state: State, older_ms: int, limit: int | None
+    ) -> None:
+        self.step("clean", tenant, queue, state, older_ms=older_ms, limit=limit)
 
     @rule(tenant=say.tenant, spec=say.crons, drop=st.sampled_from((False, False, True)))
     def cron(self, tenant: str, spec: Any, drop: bool) -> None:

@@ -111,6 +111,7 @@ def claimed(job: Job, view: View) -> dict[str, Any]:
         "created_at": job.created_at,
         "run_at": job.run_at,
         "key": job.key,
+        "more_keys": job.more_keys,
         "group": job.group,
         "headers": job.headers,
         "depends_on": [view.rename(dep) for dep in job.depends_on],

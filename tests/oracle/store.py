@@ -39,6 +39,7 @@ from penstock.model.store import (
     Redriven,
     Released,
     Result,
+    Standing,
     Store,
 )
 from penstock.stores.clock import Clock
@@ -322,6 +323,15 @@ class OracleStore(Store):
             jobs = [world.known(tenant, job_id) for job_id in named]
             return [None if job is None else looking.view(world, job) for job in jobs]
 
+    async def standing(self, tenant: str, ids: Sequence[int]) -> list[Standing | None]:
+        checks.check_tenant(tenant)
+        named = checks.check_id_list(ids, empty_ok=True)
+        with self.call() as world:
+            jobs = [world.known(tenant, job_id) for job_id in named]
+            return [
+                None if job is None else Standing(job.queue, job.state, job.lease) for job in jobs
+            ]
+
     async def find(
         self,
         tenant: str,
@@ -492,6 +502,21 @@ class OracleStore(Store):
         checks.check_queue(queue)
         with self.call() as world:
             return working.drain(world, tenant, queue)
+
+    async def clean(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        *,
+        older_ms: int = 0,
+        limit: int | None = None,
+    ) -> int:
+        checks.check_tenant(tenant)
+        checks.check_queue(queue)
+        checks.check_clean(state, older_ms, limit)
+        with self.call() as world:
+            return working.clean(world, tenant, queue, state, older_ms, limit)
 
     async def purge(self, tenant: str, queue: str) -> int:
         checks.check_tenant(tenant)

@@ -18,7 +18,7 @@ from penstock.model.job import (
     Lease,
     LogLine,
 )
-from penstock.model.lifecycle import DeadReason, State
+from penstock.model.lifecycle import ENDED, DeadReason, State
 from penstock.model.payload import check_payload
 from penstock.model.policy import DEFAULT_CONFIG, LEASE_MS, Bounds, Caps, QueueConfig
 from penstock.model.store import Acked, Extended, Failed, FailedJob, Redriven, Released
@@ -116,6 +116,7 @@ def hand_over(world: World, lease: OracleLease, jobs: list[OracleJob]) -> Lease:
                     attempt=job.attempt,
                     priority=job.priority,
                     key=job.said.keys[0].key if job.said.keys else None,
+                    more_keys=tuple(each.key for each in job.said.keys[1:]),
                     group=job.said.group,
                     headers=job.said.headers,
                     depends_on=job.said.depends_on,
@@ -374,6 +375,27 @@ def drain(world: World, tenant: str, queue: str) -> int:
         life.forget(world, job)
     world.tell_of_queue("drained", tenant, queue)
     return len(jobs)
+
+
+def clean(
+    world: World, tenant: str, queue: str, state: State, older_ms: int, limit: int | None
+) -> int:
+    before = world.now - older_ms
+    jobs = [job for job in world.of_queue(tenant, queue) if job.state is state]
+    if state in ENDED:
+        old = sorted(
+            (job for job in jobs if (job.finished_at or 0) <= before),
+            key=lambda job: (job.finished_at, job.id),
+        )[:limit]
+    else:
+        old = [job for job in jobs if job.created_at <= before][:limit]
+        for job in old:
+            job.state = State.CANCELLED  # all at once, as in a drain
+        for job in old:
+            life.end(world, job, State.CANCELLED, world.now)
+    for job in old:
+        life.forget(world, job)
+    return len(old)
 
 
 def purge(world: World, tenant: str, queue: str) -> int:

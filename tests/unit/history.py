@@ -20,6 +20,7 @@ from penstock.model.checks import check_push
 from penstock.model.errors import PenstockError
 from penstock.model.fingerprint import fingerprint
 from penstock.model.job import Ids, JobError, JobSpec, KeyClaim, LogLine, Run
+from penstock.model.lifecycle import State
 from penstock.model.payload import digest
 from penstock.model.policy import Backoff, Bounds, Caps, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every, config_hash, instant_key, keep_key_ms, plan
@@ -465,7 +466,11 @@ class History:
         return c.ConfigureTenant(self.tenant(), bounds)
 
     def drain(self) -> c.Command:
-        return c.Drain(self.tenant(), self.queue())
+        if self.chance(0.5):
+            return c.Drain(self.tenant(), self.queue())
+        state = self.one_of(*(each for each in State if each not in (State.ACTIVE, State.HELD)))
+        older_ms, limit = self.one_of(0, 0, 40, 1_000), self.one_of(None, 1, 3, 10)
+        return c.Drain(self.tenant(), self.queue(), state, older_ms, limit)
 
     def purge(self) -> c.Command:
         return c.Purge(self.tenant(), self.queue())

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.kernel.blocks import RELATIVE, Place, Version
 from penstock.model.job import Codec, JobError, JobOptions, KeyClaim, LogLine
+from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Caps, QueueConfig
 from penstock.model.schedule import CronSpec
 
@@ -191,8 +192,13 @@ class ConfigureTenant(Command, gc=False):
 
 
 class Drain(Command, gc=False):
+    """What waits is thrown away; with a state: what is in that one, if it is old enough."""
+
     tenant: str
     queue: str
+    state: State | None = None
+    older_ms: int = 0
+    limit: int | None = None
 
 
 class Purge(Command, gc=False):

@@ -259,13 +259,16 @@ def trim_finished(kernel: "Kernel", queue: "Queue") -> None:
             forget_run(kernel, run)
         else:
             queue.finished_count -= excess
-            _forget_first(kernel, run, excess)
+            forget_first(kernel, run, excess)
 
 
-def _forget_first(kernel: "Kernel", run: EndRun, n: int) -> None:
-    """Forget the n lowest ids of a run that stays with the rest."""
+def forget_first(kernel: "Kernel", run: EndRun, n: int, *, force: bool = False) -> None:
+    """Forget the n lowest ids of a run; with the rest, if there is one, it stays."""
     block, lo = run.block, run.lo
     block.touch()
+    if n == run.count:
+        forget(kernel, block, lo, run.hi, run.mask, n, run.code, run=run, force=force)
+        return
     if run.mask is None:
         cut = lo + n
         head = None
@@ -286,7 +289,7 @@ def _forget_first(kernel: "Kernel", run: EndRun, n: int) -> None:
         run.lo = cut
     run.count -= n
     block.ended[run.lo] = run
-    forget(kernel, block, lo, cut, head, n, run.code, run=run)
+    forget(kernel, block, lo, cut, head, n, run.code, run=run, force=force)
 
 
 def schedule_retention(kernel: "Kernel", queue: "Queue") -> None:

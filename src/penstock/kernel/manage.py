@@ -1,15 +1,16 @@
 """What operators and owners do to jobs and queues: cancel, edit, redrive, configure, drain, purge."""
 
 from collections import deque
-from itertools import compress
+from itertools import compress, islice
 from typing import TYPE_CHECKING
 
 from penstock.kernel import tell
-from penstock.kernel.blocks import Block, Place
+from penstock.kernel.blocks import UNFILED, Block, EndRun, Place
 from penstock.kernel.codes import (
     ACTIVE,
     BLOCKED,
     CANCELLED,
+    COUNTER_BY_STATE,
     COUNTER_OF,
     COUNTERS,
     DEAD,
@@ -34,6 +35,8 @@ from penstock.kernel.ending import (
     apply_retention,
     end_one,
     forget,
+    forget_first,
+    schedule_retention,
     size_of,
     unpin,
     unref,
@@ -347,6 +350,8 @@ def drain(kernel: "Kernel", command: Drain) -> int:
     queue = tenant.queues.get(command.queue) if tenant is not None else None
     if queue is None:
         return 0
+    if command.state is not None:
+        return _clean(kernel, queue, command)
     count = 0
     for block in list(queue.blocks.values()):
         mask = bytes(block.codes.translate(_WAITING_MARK))
@@ -383,6 +388,56 @@ def _drain_plain(kernel: "Kernel", block: Block, mask: bytes, count: int) -> Non
 
 
 _WITHOUT_WAITING = bytes(GONE if COUNTER_OF[code] in WAITING else code for code in range(256))
+
+
+def _clean(kernel: "Kernel", queue: "Queue", command: Drain) -> int:
+    """Jobs of one state that are old enough are thrown away."""
+    assert command.state is not None
+    code = COUNTER_BY_STATE[command.state]
+    before = kernel.now - command.older_ms
+    queue.touch()
+    if code in ENDED:
+        return _clean_ended(kernel, queue, code, before, command.limit)
+    waiting = (
+        (block, offset)
+        for _, block in sorted(queue.blocks.items())
+        for offset, counter in enumerate(block.codes.translate(COUNTER_OF))
+        if counter == code and block.created_at(offset) <= before
+    )
+    chosen = list(islice(waiting, command.limit))
+    if chosen and kernel.events is not None:
+        ids = Ids.of(block.base + offset for block, offset in chosen)
+        tell.tell(kernel, "drained", queue, ids, kernel.now)
+    for block, offset in chosen:
+        end_one(kernel, block, offset, CANCELLED, kernel.now, forget_now=True)
+    return len(chosen)
+
+
+def _clean_ended(
+    kernel: "Kernel", queue: "Queue", code: int, before: int, limit: int | None
+) -> int:
+    """By the instant of their end, then by id, wherever they are filed to be forgotten.
+
+    Only the last instant may be cut by the limit, and then each of its runs loses its lowest ids.
+    """
+    ends = [
+        (run.at, job_id, run)
+        for block in queue.blocks.values()
+        for run in block.ended.values()
+        if run.code == code and run.at <= before
+        for job_id in IdRun(block.base + run.lo, run.hi - run.lo, run.mask)
+    ]
+    ends.sort(key=lambda end: end[:2])
+    shares: dict[EndRun, int] = {}
+    for _, _, run in ends[:limit]:
+        shares[run] = shares.get(run, 0) + 1
+    for run, n in shares.items():
+        if run.deadline is None and run.turn != UNFILED and code != DEAD:
+            queue.finished_count -= n
+        forget_first(kernel, run, n, force=True)
+    queue.finished = deque(run for run in queue.finished if run.block.ended.get(run.lo) is run)
+    schedule_retention(kernel, queue)
+    return sum(shares.values())
 
 
 def purge(kernel: "Kernel", command: Purge) -> int:

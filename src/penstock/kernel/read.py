@@ -25,7 +25,7 @@ from penstock.kernel.leases import HeldRun
 from penstock.model.job import Codec, IdRun, Individual, JobError, JobOptions
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.policy import DEFAULT_CONFIG
-from penstock.model.store import QueueInfo
+from penstock.model.store import QueueInfo, Standing
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel
@@ -89,6 +89,7 @@ def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
         facts |= {
             "attempt": side.attempts,
             "key": side.keys[0].key if side.keys else None,
+            "more_keys": tuple(claim.key for claim in side.keys[1:]),
             "group": side.group,
             "headers": side.headers,
             "depends_on": side.depends_on,
@@ -122,6 +123,16 @@ def view(kernel: "Kernel", block: Block, offset: int) -> JobView:
             if end.started_at:
                 facts |= {"started_at": end.started_at, "worker": end.worker}
     return JobView(facts=facts, payload=block.place(offset), result=side.result if side else None)
+
+
+def standing(block: Block, offset: int) -> Standing:
+    """The part of a view that needs no look at what the job says."""
+    code = COUNTER_OF[block.codes[offset]]
+    if code != ACTIVE:
+        return Standing(block.queue.name, STATES[code])
+    run = block.holder_of(offset)
+    assert run is not None, "an active job is held"
+    return Standing(block.queue.name, State.ACTIVE, run.lease.token)
 
 
 # -- what a claim hands out ------------------------------------------------------------------------
@@ -172,6 +183,7 @@ def _cut(block: Block, lo: int, hi: int, mask: bytes | None) -> Cut:
             attempt=side.attempts,
             priority=side.priority,
             key=side.keys[0].key if side.keys else None,
+            more_keys=tuple(claim.key for claim in side.keys[1:]),
             group=side.group,
             headers=side.headers,
             depends_on=side.depends_on,

@@ -57,6 +57,7 @@ __all__ = [
     "check_bounds",
     "check_bulk",
     "check_claim",
+    "check_clean",
     "check_config",
     "check_cron",
     "check_edit",
@@ -305,6 +306,13 @@ def check_redrive(limit: object, fingerprint: object) -> None:
 
 
 # -- queues and tenants --------------------------------------------------------------------------
+
+
+def check_clean(state: object, older_ms: object, limit: object) -> None:
+    if type(state) is not State or state in (State.ACTIVE, State.HELD):
+        raise Invalid(f"{show(state)} is no State that can be cleaned away", "state")
+    check_int(older_ms, "older_ms", 0, MAX_DURATION_MS)
+    check_optional_int(limit, "limit", 1, MAX_ID)
 
 
 def check_config(config: QueueConfig) -> None:

@@ -249,6 +249,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     run_at: int  # not before this instant; for a retry, when it is due
     key: str | None = None
+    more_keys: tuple[str, ...] = ()  # those that it carries beside `key`
     group: str | None = None
     headers: dict[str, str] | None = None
     depends_on: tuple[int, ...] = ()
@@ -292,6 +293,7 @@ class Individual(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 1
     priority: int | None = None  # if edited
     key: str | None = None
+    more_keys: tuple[str, ...] = ()
     group: str | None = None
     headers: dict[str, str] | None = None
     depends_on: tuple[int, ...] = ()
@@ -339,6 +341,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 created_at=created_at if isinstance(created_at, int) else created_at[index],
                 run_at=run_at if isinstance(run_at, int) else run_at[index],
                 key=own.key,
+                more_keys=own.more_keys,
                 group=own.group,
                 headers=own.headers,
                 depends_on=own.depends_on,

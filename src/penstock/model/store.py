@@ -112,6 +112,14 @@ class Page(msgspec.Struct, frozen=True):
     cursor: int | None  # pass to the next `find`; None = nothing lies behind
 
 
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """Where a job stands. The lease is a secret between its holder and whoever keeps the store."""
+
+    queue: str
+    state: State
+    lease: str | None = None  # the token of the lease that holds it, while active
+
+
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     config: QueueConfig
@@ -323,6 +331,12 @@ class Store(ABC):
         """The jobs of these ids, in this order; None for each that the tenant does not know."""
 
     @abstractmethod
+    async def standing(self, tenant: str, ids: Sequence[int]) -> list[Standing | None]:
+        """Queue, state and lease of these jobs, in this order, without their payloads; None for
+        each that the tenant does not know. For servers whose clients name jobs and not leases:
+        what a client is shown never has the token in it."""
+
+    @abstractmethod
     async def find(
         self,
         tenant: str,
@@ -422,6 +436,24 @@ class Store(ABC):
     @abstractmethod
     async def drain(self, tenant: str, queue: str) -> int:
         """Cancel and forget what is ready, scheduled or blocked; answers how many."""
+
+    @abstractmethod
+    async def clean(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        *,
+        older_ms: int = 0,
+        limit: int | None = None,
+    ) -> int:
+        """Forget jobs of one state, however long they were to be kept; answers how many.
+
+        Ready, scheduled and blocked ones that were pushed at least `older_ms` ago, by id, are
+        cancelled and forgotten as by `drain`; completed, dead, cancelled and expired ones that
+        ended as long ago, the oldest end first, then by id, are forgotten. At most `limit`.
+        Active and held jobs are not to be cleaned away: Invalid.
+        """
 
     @abstractmethod
     async def purge(self, tenant: str, queue: str) -> int:

@@ -48,6 +48,7 @@ from penstock.model.store import (
     Redriven,
     Released,
     Result,
+    Standing,
     Store,
 )
 from penstock.stores.clock import Clock, ManualClock, SystemClock
@@ -251,6 +252,13 @@ class EmbeddedStore(Store):
         known = {job.id: job for job in jobs}
         return [known.get(job_id) for job_id in ids]
 
+    async def standing(self, tenant: str, ids: Sequence[int]) -> list[Standing | None]:
+        checks.check_tenant(tenant)
+        wanted = checks.check_id_list(ids, empty_ok=True)
+        locate = self.engine.look().locate
+        places = [locate(tenant, job_id) for job_id in wanted]
+        return [None if place is None else read.standing(*place) for place in places]
+
     async def find(
         self,
         tenant: str,
@@ -398,6 +406,21 @@ class EmbeddedStore(Store):
         checks.check_tenant(tenant)
         checks.check_queue(queue)
         return await self.engine.do(c.Drain(tenant, queue))  # type: ignore[no-any-return]
+
+    async def clean(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        *,
+        older_ms: int = 0,
+        limit: int | None = None,
+    ) -> int:
+        checks.check_tenant(tenant)
+        checks.check_queue(queue)
+        checks.check_clean(state, older_ms, limit)
+        command = c.Drain(tenant, queue, state, older_ms, limit)
+        return await self.engine.do(command)  # type: ignore[no-any-return]
 
     async def purge(self, tenant: str, queue: str) -> int:
         checks.check_tenant(tenant)
