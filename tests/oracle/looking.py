@@ -12,6 +12,7 @@ from tests.oracle.world import OracleJob, World
 
 def view(world: World, job: OracleJob) -> Job:
     lease = world.leases[job.lease] if job.lease is not None else None
+    keys = job.last_said.keys  # a version that waits has taken its keys already
     dependants = [o.id for o in life.dependants(world, job) if job.id in o.waited_for]
     return Job(
         id=job.id,
@@ -21,8 +22,8 @@ def view(world: World, job: OracleJob) -> Job:
         attempt=job.attempt,
         created_at=job.created_at,
         run_at=job.run_at,
-        key=job.said.keys[0].key if job.said.keys else None,
-        more_keys=tuple(each.key for each in job.said.keys[1:]),
+        key=keys[0].key if keys else None,
+        more_keys=tuple(each.key for each in keys[1:]),
         group=job.said.group,
         headers=job.said.headers,
         depends_on=job.said.depends_on,

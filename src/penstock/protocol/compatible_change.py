@@ -1,0 +1,203 @@
+"""Compatible commands that change jobs: those of owners and operators, all of them audited."""
+
+from typing import ClassVar
+
+from msgspec import Raw
+
+from penstock.model.errors import Conflict, NotFound, PenstockError
+from penstock.model.job import JobError
+from penstock.model.lifecycle import State
+from penstock.protocol.command import Answer, Request, Session
+from penstock.protocol.compatible_jobs import wire_job
+from penstock.protocol.compatible_look import WireJobs
+from penstock.protocol.compatible_push import in_their_words
+from penstock.protocol.compatible_reach import (
+    Counted,
+    Done,
+    job_of,
+    standing_of,
+    tenant_of,
+    unknown,
+)
+from penstock.protocol.transcode import NOTHING, written
+
+DEAD_LETTERS = 100
+
+
+class Cancel(Request, tag="CANCEL", kw_only=True):
+    """End a job that has not ended; one that is being worked on, too."""
+
+    audited: ClassVar[bool] = True
+    id: int
+
+    async def call(self, session: Session) -> Done:
+        return await _end(session, self.id, discard=False)
+
+
+class Discard(Request, tag="DISCARD", kw_only=True):
+    """End a job that has not ended, and put it among the dead letters."""
+
+    audited: ClassVar[bool] = True
+    id: int
+
+    async def call(self, session: Session) -> Done:
+        return await _end(session, self.id, discard=True)
+
+
+async def _end(session: Session, job_id: int, *, discard: bool) -> Done:
+    await standing_of(session, job_id, "admin")
+    ended = await session.store.cancel(tenant_of(session), (job_id,), discard=discard)
+    if not ended.acked:
+        raise Conflict(f"job {job_id} has ended", "id")
+    return Done()
+
+
+class UpdateJob(Request, tag="UPDATEJOB", kw_only=True):
+    """Give a job that has not been pulled other data."""
+
+    audited: ClassVar[bool] = True
+    id: int
+    data: Raw = NOTHING
+
+    async def call(self, session: Session) -> Done:
+        await standing_of(session, self.id, "admin")
+        data = written(self.data, session.encoding)
+        try:
+            await session.store.edit(
+                tenant_of(session), self.id, payload=data, codec=session.encoding
+            )
+        except PenstockError as error:
+            raise in_their_words(error) from error
+        return Done()
+
+
+class Update(UpdateJob, tag="UPDATE", kw_only=True):
+    """The same as UPDATEJOB."""
+
+
+class ChangePriority(Request, tag="CHANGEPRIORITY", kw_only=True):
+    """Give a job that has not been pulled another priority."""
+
+    audited: ClassVar[bool] = True
+    id: int
+    priority: int
+
+    async def call(self, session: Session) -> Done:
+        await standing_of(session, self.id, "admin")
+        await session.store.edit(tenant_of(session), self.id, priority=self.priority)
+        return Done()
+
+
+class Promote(Request, tag="PROMOTE", kw_only=True):
+    """Let a delayed job run now."""
+
+    audited: ClassVar[bool] = True
+    id: int
+
+    async def call(self, session: Session) -> Done:
+        await standing_of(session, self.id, "admin")
+        await session.store.edit(tenant_of(session), self.id, delay_ms=0)
+        return Done()
+
+
+class MoveToDelayed(Request, tag="MOVETODELAYED", kw_only=True):
+    """Put a job off. Of one that is being worked on, the attempt ends and counts; the last one
+    cannot be put off that way, for there would be none left to run it (conflict)."""
+
+    audited: ClassVar[bool] = True
+    id: int
+    delay: int  # ms from now
+
+    async def call(self, session: Session) -> Done:
+        standing = await standing_of(session, self.id)
+        tenant = tenant_of(session)
+        try:
+            if standing.lease is None:
+                session.principal.require("admin", standing.queue)
+                await session.store.edit(tenant, self.id, delay_ms=self.delay)
+            else:
+                session.principal.require("claim", standing.queue)
+                await self._fail(session, tenant, standing.lease)
+        except PenstockError as error:
+            raise in_their_words(error) from error
+        return Done()
+
+    async def _fail(self, session: Session, tenant: str, lease: str) -> None:
+        """Not a release and then an edit: between the two a waiting worker would have it again."""
+        job = await job_of(session, self.id)
+        if job is None:
+            raise unknown(self.id)
+        if job.attempt == job.options.max_attempts:
+            raise Conflict(f"this is the last attempt of job {self.id}", "id")
+        error = JobError(kind="moved_to_delayed", message=f"put off by {self.delay} ms")
+        await session.store.fail(tenant, lease, (self.id,), error=error, retry_in_ms=self.delay)
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+class Dlq(Request, tag="DLQ", kw_only=True):
+    """The dead letters of a queue, by id."""
+
+    answer: ClassVar[type[Answer]] = WireJobs
+    queue: str
+    count: int | None = None  # 100; at most 1000
+
+    async def call(self, session: Session) -> WireJobs:
+        session.principal.require_sight(self.queue)
+        limit = DEAD_LETTERS if self.count is None else self.count
+        page = await session.store.find(
+            tenant_of(session), self.queue, state=State.DEAD, limit=limit
+        )
+        return WireJobs(
+            jobs=[wire_job(job, session.encoding, with_state=True) for job in page.jobs]
+        )
+
+
+class RetryDlq(Request, tag="RETRYDLQ", kw_only=True):
+    """Let dead letters run again, their attempts afresh: one, or all of the queue. One whose
+    unique key has been taken meanwhile stays, and is not counted."""
+
+    audited: ClassVar[bool] = True
+    answer: ClassVar[type[Answer]] = Counted
+    queue: str
+    id: int | None = None
+
+    async def call(self, session: Session) -> Counted:
+        session.principal.require("admin", self.queue)
+        tenant = tenant_of(session)
+        if self.id is None:
+            return Counted(count=len((await session.store.redrive(tenant, self.queue)).ids))
+        standing = await standing_of(session, self.id)
+        if standing.queue != self.queue or standing.state is not State.DEAD:
+            raise NotFound(f"job {self.id} is no dead letter of this queue", "id")
+        redriven = await session.store.redrive(tenant, self.queue, ids=(self.id,))
+        if redriven.conflicts:
+            raise Conflict(f"a key of job {self.id} has been taken by another", "id")
+        return Counted(count=len(redriven.ids))
+
+
+class PurgeDlq(Request, tag="PURGEDLQ", kw_only=True):
+    """Forget the dead letters of a queue."""
+
+    audited: ClassVar[bool] = True
+    answer: ClassVar[type[Answer]] = Counted
+    queue: str
+
+    async def call(self, session: Session) -> Counted:
+        session.principal.require("admin", self.queue)
+        return Counted(count=await session.store.purge_dead(tenant_of(session), self.queue))
+
+
+CHANGE = (
+    Cancel,
+    Discard,
+    UpdateJob,
+    Update,
+    ChangePriority,
+    Promote,
+    MoveToDelayed,
+    Dlq,
+    RetryDlq,
+    PurgeDlq,
+)

@@ -1,0 +1,293 @@
+"""Compatible commands about whole queues, and what is counted over them: STATS, METRICS.
+
+This wire sets one thing at a time; a queue's configuration is one value. It is read, changed and
+set again, without a pause in between where the store is in this process.
+"""
+
+from typing import ClassVar, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.model.errors import Invalid, PenstockError
+from penstock.model.lifecycle import State
+from penstock.model.policy import DEFAULT_CONFIG, SECOND_MS, Limits, QueueConfig, Rate
+from penstock.model.store import QueueInfo
+from penstock.protocol.command import Answer, Request, Session
+from penstock.protocol.compatible_jobs import state_of
+from penstock.protocol.compatible_look import pending
+from penstock.protocol.compatible_reach import Counted, Done, queue_of, queues_of, tenant_of
+
+CLEANED: Final = 1_000  # jobs that one CLEAN takes, unless it says otherwise
+
+_FIELDS: Final = {
+    "limits.rate.tokens": "limit",
+    "limits.concurrency": "limit",
+    "older_ms": "grace",
+}
+
+
+class _QueueRequest(Request, kw_only=True):
+    """An operator changes a queue."""
+
+    audited: ClassVar[bool] = True
+    queue: str
+
+    async def configure(self, session: Session, config: QueueConfig) -> Done:
+        try:
+            await session.store.configure(tenant_of(session), self.queue, config)
+        except PenstockError as error:
+            field = _FIELDS.get(error.field, error.field)
+            raise type(error)(error.message, field) from error
+        return Done()
+
+    async def config_of(self, session: Session) -> QueueConfig:
+        session.principal.require("admin", self.queue)
+        return (await queue_of(session, self.queue)).config
+
+    async def limits_of(self, session: Session) -> tuple[QueueConfig, Limits]:
+        config = await self.config_of(session)
+        return config, config.limits
+
+
+class Pause(_QueueRequest, tag="PAUSE", kw_only=True):
+    """No more jobs are pulled from a queue; pushes go on."""
+
+    async def call(self, session: Session) -> Done:
+        config = await self.config_of(session)
+        return await self.configure(session, replace(config, paused=True))
+
+
+class Resume(_QueueRequest, tag="RESUME", kw_only=True):
+    """Jobs are pulled from a queue again."""
+
+    async def call(self, session: Session) -> Done:
+        config = await self.config_of(session)
+        return await self.configure(session, replace(config, paused=False))
+
+
+class Paused(Done, kw_only=True):
+    paused: bool
+
+
+class IsPaused(Request, tag="ISPAUSED", kw_only=True):
+    """Whether a queue is paused."""
+
+    answer: ClassVar[type[Answer]] = Paused
+    queue: str
+
+    async def call(self, session: Session) -> Paused:
+        session.principal.require_sight(self.queue)
+        return Paused(paused=(await queue_of(session, self.queue)).config.paused)
+
+
+class RateLimit(_QueueRequest, tag="RATELIMIT", kw_only=True):
+    """At most so many jobs a second are pulled from a queue, whoever pulls."""
+
+    limit: int
+
+    async def call(self, session: Session) -> Done:
+        config, limits = await self.limits_of(session)
+        rate = Rate(tokens=self.limit)
+        return await self.configure(session, replace(config, limits=replace(limits, rate=rate)))
+
+
+class RateLimitClear(_QueueRequest, tag="RATELIMITCLEAR", kw_only=True):
+    """No limit to how many jobs a second are pulled."""
+
+    async def call(self, session: Session) -> Done:
+        config, limits = await self.limits_of(session)
+        return await self.configure(session, replace(config, limits=replace(limits, rate=None)))
+
+
+class SetConcurrency(_QueueRequest, tag="SETCONCURRENCY", kw_only=True):
+    """At most so many jobs of a queue are worked on at once, whoever works."""
+
+    limit: int
+
+    async def call(self, session: Session) -> Done:
+        config, limits = await self.limits_of(session)
+        changed = replace(limits, concurrency=self.limit)
+        return await self.configure(session, replace(config, limits=changed))
+
+
+class ClearConcurrency(_QueueRequest, tag="CLEARCONCURRENCY", kw_only=True):
+    """No limit to how many jobs are worked on at once."""
+
+    async def call(self, session: Session) -> Done:
+        config, limits = await self.limits_of(session)
+        changed = replace(limits, concurrency=None)
+        return await self.configure(session, replace(config, limits=changed))
+
+
+class Drain(_QueueRequest, tag="DRAIN", kw_only=True):
+    """Throw away every job that waits; those being worked on, and those that ended, stay."""
+
+    answer: ClassVar[type[Answer]] = Counted
+
+    async def call(self, session: Session) -> Counted:
+        session.principal.require("admin", self.queue)
+        return Counted(count=await session.store.drain(tenant_of(session), self.queue))
+
+
+class Obliterate(_QueueRequest, tag="OBLITERATE", kw_only=True):
+    """Throw away everything of a queue: jobs in any state, the crons that push into it, and its
+    configuration. Answers how many jobs there were."""
+
+    answer: ClassVar[type[Answer]] = Counted
+
+    async def call(self, session: Session) -> Counted:
+        session.principal.require("admin", self.queue)
+        tenant = tenant_of(session)
+        for cron in await session.store.crons(tenant):
+            if cron.spec.queue == self.queue:
+                await session.store.drop_cron(tenant, cron.spec.name)
+        count = await session.store.purge(tenant, self.queue)
+        await self.configure(session, DEFAULT_CONFIG)
+        return Counted(count=count)
+
+
+class Clean(_QueueRequest, tag="CLEAN", kw_only=True):
+    """Throw away jobs of one state that are older than `grace`, the oldest first: since their push
+    where they wait, since their end where they ended."""
+
+    answer: ClassVar[type[Answer]] = Counted
+    grace: int = 0  # ms
+    state: str = "completed"  # waiting, delayed, waiting-children, completed or failed
+    limit: int | None = None  # 1000; 0: all
+
+    async def call(self, session: Session) -> Counted:
+        session.principal.require("admin", self.queue)
+        state = state_of(self.state)
+        if state is State.ACTIVE:
+            raise Invalid("jobs that are being worked on cannot be cleaned away", "state")
+        limit = CLEANED if self.limit is None else self.limit or None
+        try:
+            count = await session.store.clean(
+                tenant_of(session), self.queue, state, older_ms=self.grace, limit=limit
+            )
+        except PenstockError as error:
+            raise type(error)(error.message, _FIELDS.get(error.field, error.field)) from error
+        return Counted(count=count)
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+class WireQueue(msgspec.Struct, kw_only=True):
+    name: str
+    pending: int  # waiting, delayed, and waiting for children
+    processing: int
+    dlq: int
+    paused: bool
+    rate_limit: int | None  # jobs a second
+    concurrency_limit: int | None
+
+
+class WireQueues(Done, kw_only=True):
+    queues: list[WireQueue]  # by name
+
+
+def _wire_queue(info: QueueInfo) -> WireQueue:
+    limits = info.config.limits
+    rate = limits.rate
+    return WireQueue(
+        name=info.queue,
+        pending=pending(info.counts),
+        processing=info.counts[State.ACTIVE],
+        dlq=info.counts[State.DEAD],
+        paused=info.config.paused,
+        rate_limit=None if rate is None else max(rate.tokens * SECOND_MS // rate.per_ms, 1),
+        concurrency_limit=limits.concurrency,
+    )
+
+
+class ListQueues(Request, tag="LISTQUEUES", kw_only=True):
+    """Every queue that there is."""
+
+    answer: ClassVar[type[Answer]] = WireQueues
+
+    async def call(self, session: Session) -> WireQueues:
+        return WireQueues(queues=[_wire_queue(info) for info in await queues_of(session)])
+
+
+class StatsOf(Done, kw_only=True):
+    queued: int  # waiting, or waiting for children
+    processing: int
+    delayed: int
+    dlq: int
+    completed: int  # and still known
+
+
+class Stats(Request, tag="STATS", kw_only=True):
+    """How many jobs of all queues are in which state."""
+
+    answer: ClassVar[type[Answer]] = StatsOf
+
+    async def call(self, session: Session) -> StatsOf:
+        queues = await queues_of(session)
+
+        def total(*states: State) -> int:
+            return sum(info.counts[state] for info in queues for state in states)
+
+        return StatsOf(
+            queued=total(State.READY, State.BLOCKED),
+            processing=total(State.ACTIVE),
+            delayed=total(State.SCHEDULED),
+            dlq=total(State.DEAD),
+            completed=total(State.COMPLETED),
+        )
+
+
+class WireMetrics(msgspec.Struct, kw_only=True):
+    """Totals since the server started; rates over the last minute."""
+
+    total_pushed: int
+    total_completed: int
+    total_failed: int  # attempts
+    total_timed_out: int  # attempts whose time, or whose lease, ran out
+    jobs_per_second: float
+    avg_latency_ms: float  # from the push to the end
+    queues: list[WireQueue]
+
+
+class MetricsOf(Done, kw_only=True):
+    metrics: WireMetrics
+
+
+class Metrics(Request, tag="METRICS", kw_only=True):
+    """What the server has counted of the tenant, and every queue that there is."""
+
+    answer: ClassVar[type[Answer]] = MetricsOf
+
+    async def call(self, session: Session) -> MetricsOf:
+        queues = await queues_of(session)
+        figures = session.figures(tenant_of(session))
+        return MetricsOf(
+            metrics=WireMetrics(
+                total_pushed=figures.pushed,
+                total_completed=figures.completed,
+                total_failed=figures.failed,
+                total_timed_out=figures.timed_out,
+                jobs_per_second=figures.jobs_per_second,
+                avg_latency_ms=figures.latency_ms,
+                queues=[_wire_queue(info) for info in queues],
+            )
+        )
+
+
+QUEUES = (
+    Pause,
+    Resume,
+    IsPaused,
+    RateLimit,
+    RateLimitClear,
+    SetConcurrency,
+    ClearConcurrency,
+    Drain,
+    Obliterate,
+    Clean,
+    ListQueues,
+    Stats,
+    Metrics,
+)

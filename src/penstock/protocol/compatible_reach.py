@@ -1,0 +1,92 @@
+"""What a compatible command reaches: the tenant, jobs by their id, the lease that holds one.
+
+This wire names jobs and never leases: the server looks up which lease holds a job. A job in a
+queue that the principal does not see does not exist, in the same words as one that never was.
+"""
+
+from collections.abc import Sequence
+
+from penstock.model.errors import LeaseLost, NotFound
+from penstock.model.job import MAX_ID, Job
+from penstock.model.store import QueueInfo, Standing
+from penstock.protocol.access import Scope
+from penstock.protocol.command import Answer, Session
+
+
+class Done(Answer, kw_only=True):
+    """It was done. Every answer of this wire says so twice."""
+
+    success: bool = True
+
+
+class Counted(Done, kw_only=True):
+    count: int
+
+
+def tenant_of(session: Session) -> str:
+    return session.principal.tenant_of()
+
+
+async def standing_of(session: Session, job_id: int, scope: Scope | None = None) -> Standing:
+    """Where that job stands. Raises NotFound, or Forbidden if it is seen but out of scope."""
+    (standing,) = await standings_of(session, (job_id,))
+    if standing is None:
+        raise unknown(job_id)
+    if scope is not None:
+        session.principal.require(scope, standing.queue)
+    return standing
+
+
+async def standings_of(session: Session, ids: Sequence[int]) -> list[Standing | None]:
+    principal = session.principal
+    principal.require_sight()
+    wanted = [job_id for job_id in ids if 1 <= job_id <= MAX_ID]
+    found = await session.store.standing(tenant_of(session), wanted)
+    if len(wanted) < len(ids):
+        known = dict(zip(wanted, found, strict=True))
+        found = [known.get(job_id) for job_id in ids]
+    if not principal.everywhere:
+        found = [each if each and principal.sees(each.queue) else None for each in found]
+    return found
+
+
+async def lease_of(session: Session, job_id: int) -> str:
+    """The lease that holds that job now. Raises LeaseLost if none does."""
+    standing = await standing_of(session, job_id, "claim")
+    if standing.lease is None:
+        raise LeaseLost(f"nobody holds job {job_id}: it is {standing.state}", "id")
+    return standing.lease
+
+
+async def jobs_of(session: Session, ids: Sequence[int]) -> list[Job | None]:
+    """What is known of those jobs; None for each that there is none, or none in sight."""
+    principal = session.principal
+    principal.require_sight()
+    wanted = list(dict.fromkeys(job_id for job_id in ids if 1 <= job_id <= MAX_ID))
+    jobs = await session.store.get(tenant_of(session), wanted)
+    seen = {job.id: job for job in jobs if job is not None and principal.sees(job.queue)}
+    return [seen.get(job_id) for job_id in ids]
+
+
+async def job_of(session: Session, job_id: int) -> Job | None:
+    (job,) = await jobs_of(session, (job_id,))
+    return job
+
+
+async def queues_of(session: Session) -> list[QueueInfo]:
+    """Every queue in sight, by name."""
+    principal = session.principal
+    principal.require_sight()
+    queues = await session.store.queues(tenant_of(session))
+    if principal.everywhere:
+        return queues
+    return [info for info in queues if principal.sees(info.queue)]
+
+
+async def queue_of(session: Session, queue: str) -> QueueInfo:
+    (info,) = await session.store.queues(tenant_of(session), (queue,))
+    return info
+
+
+def unknown(job_id: int) -> NotFound:
+    return NotFound(f"job {job_id} is not known", "id")

@@ -1,0 +1,1 @@
+"""The compatible commands on real stores, over both encodings."""
