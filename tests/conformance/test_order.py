@@ -433,7 +433,9 @@ async def test_a_queue_that_was_emptied_begins_anew_even_with_a_delayed_job(h: H
     assert await h.claimed("q", 3) == [plain, later, delayed]
 
 
-async def test_an_emptied_queue_that_was_given_only_a_delayed_job_has_begun_anew(h: Harness) -> None:
+async def test_an_emptied_queue_that_was_given_only_a_delayed_job_has_begun_anew(
+    h: Harness,
+) -> None:
     """Even if the clock went back after that job, and not before it."""
     await h.push("q")
     await h.store.purge(h.name, "q")

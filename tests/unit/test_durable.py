@@ -21,6 +21,7 @@ from penstock.stores.clock import ManualClock
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal import points
 from penstock.stores.journal.base import Batch
+from penstock.stores.journal.ownership import Ownership
 from penstock.stores.keeper import Keeper
 from penstock.stores.stored_payloads import StoredPayloads
 from tests.durable import crash, replayed_digest
@@ -70,6 +71,47 @@ def test_a_path_has_one_owner_and_says_who(url: str) -> None:
         await (await opened(url)).close()
 
     on(url, scenario)
+
+
+def test_a_path_is_free_when_its_owner_has_left_whoever_shares_the_lock(tmp_path: Path) -> None:
+    """As a child does between the fork and its first step, or its exec."""
+    owner, next_owner = Ownership(tmp_path / "store"), Ownership(tmp_path / "store")
+    owner.take()
+    assert owner.handle is not None
+    shared = os.dup(owner.handle)
+    try:
+        with pytest.raises(Unavailable, match="is owned by process"):
+            next_owner.take()
+        owner.leave()
+        next_owner.take()
+        next_owner.leave()
+    finally:
+        os.close(shared)
+
+
+def test_a_forked_child_does_not_keep_the_path_of_an_owner_that_died(tmp_path: Path) -> None:
+    """Nor does it set the path free while the owner lives."""
+    owner, next_owner = Ownership(tmp_path / "store"), Ownership(tmp_path / "store")
+    owner.take()
+    told, tell = os.pipe()
+    wait, end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(tell, b".")
+        os.close(end)
+        os.read(wait, 1)  # until the parent is done
+        os._exit(0)
+    try:
+        assert os.read(told, 1) == b"."
+        with pytest.raises(Unavailable, match="is owned by process"):
+            next_owner.take()
+        owner.let_go()  # as its death does
+        next_owner.take()
+        next_owner.leave()
+    finally:
+        for handle in (told, tell, wait, end):
+            os.close(handle)
+        os.waitpid(child, 0)
 
 
 def test_a_forked_child_does_not_keep_the_path(url: str, tmp_path: Path) -> None:

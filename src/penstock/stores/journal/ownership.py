@@ -65,7 +65,7 @@ def _lock(path: Path) -> Path:
 class Ownership:
     def __init__(self, path: Path) -> None:
         self._path = _lock(path)
-        self._handle: int | None = None
+        self.handle: int | None = None
 
     def take(self) -> None:
         """Own the path, or say who does."""
@@ -79,18 +79,25 @@ class Ownership:
                 f"{self._path.with_suffix('')} is owned by process {owner}", "url"
             ) from None
         os.pwrite(handle, b"%*d\n" % (_WITNESS_AT - 1, os.getpid()), 0)
-        self._handle = handle
+        self.handle = handle
         _owned.add(self)
 
     def witness(self, store: str, position: int) -> None:
         """That position of this store is on stable storage."""
-        if self._handle is not None:
-            os.pwrite(self._handle, b"%s %020d\n" % (store.encode(), position), _WITNESS_AT)
+        if self.handle is not None:
+            os.pwrite(self.handle, b"%s %020d\n" % (store.encode(), position), _WITNESS_AT)
 
     def leave(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        """The path is free at once, also if a child that was just forked still shares the lock."""
+        if self.handle is not None:
+            fcntl.flock(self.handle, fcntl.LOCK_UN)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Of the lock, but not for others who share it."""
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
 
 
 _owned: "WeakSet[Ownership]" = WeakSet()
@@ -99,7 +106,7 @@ _owned: "WeakSet[Ownership]" = WeakSet()
 def _leave_to_the_parent() -> None:
     """A forked child shares the lock, and would keep it when its parent has ended."""
     for ownership in list(_owned):
-        ownership.leave()
+        ownership.let_go()
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
