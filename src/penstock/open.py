@@ -24,6 +24,7 @@ async def open_store(
     clock: Clock | None = None,
     caps: Caps = DEFAULT_CAPS,
     events: EventSink | None = None,
+    observer: EventSink | None = None,
     seed: int | None = None,
 ) -> Store:
     """Open the store that `url` names, ready for use. Close it when done.
@@ -33,13 +34,16 @@ async def open_store(
     - `rocksdb:///jobs` likewise: a directory.
 
     A durable store takes settings behind a `?`: see `penstock.stores.journal.settings.Settings`.
+    `events` keeps what happened, `observer` counts it: see `EventSink`.
     `seed` fixes the jitter of backoffs (tests); None draws one for a new store.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory":
         if url != "memory://":
             raise Invalid(f"{url!r} names more than memory:// does", "url")
-        return EmbeddedStore.in_memory(clock=clock, caps=caps, events=events, seed=seed)
+        return EmbeddedStore.in_memory(
+            clock=clock, caps=caps, events=events, observer=observer, seed=seed
+        )
     path = _path(url, parts)
     engine = await open_durable(
         _journal(url, parts.scheme, path),
@@ -48,6 +52,7 @@ async def open_store(
         clock=clock or SystemClock(),
         caps=caps,
         events=events,
+        observer=observer,
         seed=seed,
     )
     return EmbeddedStore(engine, parts.scheme)

@@ -163,6 +163,42 @@ async def test_what_happened_by_itself_is_told_with_its_own_instant(h: Harness) 
     ]
 
 
+async def test_an_event_tells_whether_a_worker_or_the_store_ended_the_attempt(h: Harness) -> None:
+    ids = await h.push_alike("q", 3, backoff=AT_ONCE)
+    timed = await h.push("t", timeout_ms=100, max_attempts=1)
+    await h.lease("t", lease_ms=900)
+    lease = await h.lease("q", 3, lease_ms=200)
+    async with h.watch(queues=["q", "t"], kinds=["retried", "dead"]) as watcher:
+        await h.fail(lease, ids[:1], error=JobError(kind="timeout"))
+        await h.fail(lease, ids[1:2], error=JobError(kind="lease_expired"), dead=True)
+        await h.advance(333)
+        events = await watcher.events()
+    assert [(e.kind, list(e.ids), e.cause) for e in events] == [
+        ("retried", ids[:1], ""),
+        ("dead", ids[1:2], ""),
+        ("dead", [timed], "timeout"),
+        ("retried", ids[2:], "lease_expired"),
+    ]
+
+
+async def test_jobs_committed_at_different_instants_are_told_with_their_own(h: Harness) -> None:
+    for bulk in ("a", "b"):
+        await h.store.open_bulk(h.name, bulk)
+    ids = [(await h.push_many("q", [{}] * 2, bulk=bulk)).ids for bulk in ("a", "b")]
+    instants = []
+    for bulk in ("a", "b"):
+        h.clock.advance(10)
+        await h.store.commit_bulk(h.name, bulk)
+        instants.append(h.now)
+    async with h.watch(kinds=["claimed"]) as watcher:
+        await h.lease("q", 4)
+        events = await watcher.events()
+    assert {i: e.pushed_at for e in events for i in e.ids} == {
+        **dict.fromkeys(ids[0], instants[0]),
+        **dict.fromkeys(ids[1], instants[1]),
+    }
+
+
 async def test_release_extend_cancel_edit_and_redrive_are_told(h: Harness) -> None:
     ids = await h.push_alike("q", 4)
     lease = await h.lease("q", 3)

@@ -163,10 +163,11 @@ def fail(
         return
     remember(job, error, at, worker=job.worker or "")
     allowed = job.said.options.max_attempts
+    cause = error.kind if lost else ""
     if dead:
         die(world, job, DeadReason.REJECTED, at)
     elif allowed != 0 and job.attempt >= allowed:
-        die(world, job, DeadReason.MAX_ATTEMPTS, at)
+        die(world, job, DeadReason.MAX_ATTEMPTS, at, cause=cause)
     else:
         wait = retry_in_ms
         if wait is None:
@@ -187,6 +188,7 @@ def fail(
             claimed_at=job.started_at or 0,
             error_kind=error.kind,
             error_message=error.message,
+            cause=cause,
         )
 
 
@@ -206,12 +208,12 @@ def remember(job: OracleJob, error: JobError, at: int, *, worker: str) -> None:
 # -- ending --------------------------------------------------------------------------------------
 
 
-def die(world: World, job: OracleJob, reason: DeadReason, at: int) -> None:
+def die(world: World, job: OracleJob, reason: DeadReason, at: int, *, cause: str = "") -> None:
     job.dead_reason = reason
-    end(world, job, State.DEAD, at)
+    end(world, job, State.DEAD, at, cause=cause)
 
 
-def end(world: World, job: OracleJob, state: State, at: int) -> None:
+def end(world: World, job: OracleJob, state: State, at: int, *, cause: str = "") -> None:
     """The job is over: its keys, slots and dependants learn."""
     leave_lease(world, job, lost=True)
     job.state = state
@@ -224,11 +226,11 @@ def end(world: World, job: OracleJob, state: State, at: int) -> None:
     job.end_order = world.ends_so_far
     keys.let_go(world, job)
     world.ends.append((job.id, outcome(job)))
-    tell_end(world, job, at)
+    tell_end(world, job, at, cause)
     tell_dependants(world, job, at, failed=state in FAILED)
 
 
-def tell_end(world: World, job: OracleJob, at: int) -> None:
+def tell_end(world: World, job: OracleJob, at: int, cause: str) -> None:
     more: dict[str, Any] = {"claimed_at": job.started_at or 0, "ready_at": job.ready_at}
     if job.state is State.COMPLETED:
         world.tell("completed", job, at, **more)
@@ -237,7 +239,7 @@ def tell_end(world: World, job: OracleJob, at: int) -> None:
     elif job.state is State.EXPIRED:
         world.tell("expired", job, at, **more)
     else:
-        more["reason"] = str(job.dead_reason)
+        more |= {"reason": str(job.dead_reason), "cause": cause}
         if job.errors and job.dead_reason is not DeadReason.DISCARDED:
             more["error_kind"] = job.errors[-1].kind
             more["error_message"] = job.errors[-1].message

@@ -133,7 +133,7 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     if options.ttl_ms is not None:
         kernel.expire_at(now + options.ttl_ms, job_id, 1)
     if kernel.events is not None:
-        tell.pushed(kernel, queue, job_id, 1)
+        tell.pushed_one(kernel, block, position, ready or now, size)
     if queue.watched:
         kernel.stirred[queue] = None
     return PushedRun(job_id, 1)

@@ -38,7 +38,7 @@ def claim(kernel: "Kernel", command: Claim) -> LeaseRecord | None:
             n = room(kernel, queue, n)
             if not n:
                 continue
-        elif n == 1 and not queue.groups and kernel.events is None:
+        elif n == 1 and not queue.groups:
             lease = _claim_single(kernel, queue, command)
             if lease is not None:
                 return lease
@@ -105,6 +105,8 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         expiries.add(lease)
         if expiries.due < kernel.elapsed_due:
             kernel.elapsed_due = expiries.due
+    if kernel.events is not None:
+        tell.claimed(kernel, lease)
     return lease
 
 

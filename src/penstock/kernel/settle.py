@@ -124,7 +124,7 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
     if lease is None or lease.queue.tenant.name != command.tenant:
         raise LeaseLost("the lease has expired, or never was", "lease")
     if command.ids is None and command.results is None and lease.count:
-        if lease.count == 1 and kernel.events is None and not kernel.awaited:
+        if lease.count == 1 and not kernel.awaited:
             run = lease.runs[0]
             block = run.block
             plain = not (block.sides or block.retained or block.queue.bounded)
@@ -160,6 +160,8 @@ def _ack_single(kernel: "Kernel", lease: LeaseRecord, run: HeldRun) -> Acked:
     The second half is `ending.file_end`: in a steady state each ack pays for the oldest end, too.
     """
     block, lo = run.block, run.lo
+    if kernel.events is not None:
+        tell.completed(kernel, lease, block, lo, lo + 1, None, kernel.now)
     token = lease.token
     era = kernel.era
     if lease.era != era:  # else its claim has touched the block in this era
@@ -336,8 +338,9 @@ def fail_one(
     *,
     retry_in_ms: int | None = None,
     dead: bool = False,
+    cause: str = "",
 ) -> FailedJob:
-    """An attempt failed at that instant: retry, or dead."""
+    """An attempt failed at that instant: retry, or dead. `cause`: no worker said so."""
     block, lease = run.block, run.lease
     queue = block.queue
     job_id = block.base + offset
@@ -363,6 +366,7 @@ def fail_one(
         "worker": lease.worker,
         "error_kind": error.kind,
         "error_message": error.message,
+        "cause": cause,
     }
     if dead or (options.max_attempts and side.attempts >= options.max_attempts):
         reason = DeadReason.REJECTED if dead else DeadReason.MAX_ATTEMPTS
@@ -440,7 +444,7 @@ def expire_lease(kernel: "Kernel", lease: LeaseRecord, at: int) -> None:
     """Whatever the lease still holds has failed at that instant."""
     error = JobError(kind="lease_expired", message="the lease ended before the job did")
     for run, offset in held_by(lease):
-        fail_one(kernel, run, offset, error, at)
+        fail_one(kernel, run, offset, error, at, cause=error.kind)
     drop(kernel, lease)
     lease.queue.stir()
 
@@ -453,7 +457,7 @@ def time_out(kernel: "Kernel", lease: LeaseRecord, timeout: int, at: int) -> int
         if run.block.options_of(offset).timeout_ms == timeout:
             kernel.changes.touch_lease(lease)
             lease.lost = [*(lease.lost or ()), run.block.base + offset]
-            fail_one(kernel, run, offset, error, at)
+            fail_one(kernel, run, offset, error, at, cause=error.kind)
             count += 1
     lease.queue.stir()
     return count
@@ -472,9 +476,18 @@ def extend(kernel: "Kernel", command: Extend) -> Extended:
     kernel.expiries.add(lease)
     kernel.elapsed_due = min(kernel.elapsed_due, kernel.expiries.due)
     if kernel.events is not None and lease.count:
-        ids = Ids.of(run.block.base + offset for run in lease.runs for offset in run.offsets())
+        ids = Ids(tuple(_ids(run) for run in lease.runs if run.count))
         tell.tell(kernel, "extended", lease.queue, ids, kernel.now, worker=lease.worker)
     return Extended(kernel.now + lease_ms, Ids.of(lease.lost or ()))
+
+
+def _ids(run: HeldRun) -> IdRun:
+    """Those still held."""
+    mask = run.still()
+    if mask is None:
+        return IdRun(run.block.base + run.lo, run.hi - run.lo)
+    lo, hi, mask = trimmed(run.lo, mask)
+    return IdRun(run.block.base + lo, hi - lo, mask)
 
 
 def report(kernel: "Kernel", command: Report) -> None:

@@ -1,14 +1,21 @@
-"""Events from changes, in ranges. Called only when somebody listens; changes nothing."""
+"""Events from changes, in ranges. Called only when somebody listens; changes nothing.
+
+A server counts by events, so somebody always listens there: what follows is written for runs, and
+its hot three (`pushed`, `claimed`, `completed`) make their events without a call in between.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Any
 
+from penstock.kernel.leases import both
 from penstock.model.event import Event, EventKind
 from penstock.model.job import IdRun, Ids
 
 if TYPE_CHECKING:
+    from array import array
+
     from penstock.kernel.blocks import Block
     from penstock.kernel.kernel import Kernel
     from penstock.kernel.leases import LeaseRecord
@@ -58,57 +65,96 @@ def alike(
     block: "Block", lo: int, hi: int, mask: bytes | None
 ) -> Iterator[tuple[int, int, bytes | None]]:
     """Stretches (lo, hi, mask) of a run whose jobs share their times and options."""
+    if hi - lo == 1:
+        yield lo, hi, mask
+        return
+    for begin, end in pairwise(sorted(_cuts(block, lo, hi))):
+        part = None if mask is None else mask[begin - lo : end - lo]
+        if part is not None and 1 not in part:
+            continue
+        numbers = block.opts[begin:end]
+        if len(block.options) == 1 or numbers.count(numbers[0]) == end - begin:
+            yield begin, end, part
+            continue
+        kinds = sorted(set(numbers if part is None else compress(numbers, part)))
+        if len(kinds) == 1:
+            yield begin, end, part
+            continue
+        for kind in kinds:
+            chosen = _marked(numbers, kind)
+            yield begin, end, chosen if part is None else both(chosen, part)
+
+
+def _cuts(block: "Block", lo: int, hi: int) -> set[int]:
+    """Where the columns or the facts of single jobs may make a difference."""
     cuts = {lo, hi}
     for positions in (block.created_pos, block.due_pos):
         for index in range(bisect_right(positions, lo), len(positions)):
             if positions[index] >= hi:
                 break
             cuts.add(positions[index])
-    for offset in range(lo, hi):
-        if offset in block.sides:
-            cuts.update((offset, offset + 1))
-    ordered = sorted(cuts)
-    for begin, end in pairwise(ordered):
-        part = None if mask is None else mask[begin - lo : end - lo]
-        if part is not None and not any(part):
-            continue
-        numbers = block.opts[begin:end]
-        kinds = set(numbers if part is None else compress(numbers, part))
-        if len(kinds) == 1:
-            yield begin, end, part
-            continue
-        for kind in sorted(kinds):
-            chosen = bytes(
-                1 if index == kind and (part is None or part[at]) else 0
-                for at, index in enumerate(numbers)
-            )
-            if any(chosen):
-                yield begin, end, chosen
+    for first, last, _, _ in block.commits:
+        cuts.update(cut for cut in (first, last) if lo < cut < hi)
+    sides = block.sides
+    if sides:
+        between = (
+            [offset for offset in sides if lo <= offset < hi]
+            if len(sides) < hi - lo
+            else [offset for offset in range(lo, hi) if offset in sides]
+        )
+        cuts.update(between)
+        cuts.update(offset + 1 for offset in between)
+    return cuts
+
+
+def _marked(numbers: "bytearray | array[int]", kind: int) -> bytes:
+    """1 where that number stands."""
+    if isinstance(numbers, bytearray):
+        table = bytearray(256)
+        table[kind] = 1
+        return bytes(numbers.translate(table))
+    return bytes(number == kind for number in numbers)
 
 
 def _first(lo: int, mask: bytes | None) -> int:
     return lo if mask is None else lo + mask.index(1)
 
 
+def _times(block: "Block", offset: int) -> tuple[int, int]:
+    """When the job was pushed, and when it became ready."""
+    if block.due_pos or block.commits or block.sides:
+        return block.created_at(offset), block.due_at(offset)
+    created = block.created_ms[bisect_right(block.created_pos, offset) - 1]
+    return created, created
+
+
 def claimed(kernel: "Kernel", lease: "LeaseRecord") -> None:
+    events, queue = kernel.events, lease.queue
+    assert events is not None
     for run in lease.runs:
         block = run.block
         for lo, hi, mask in alike(block, run.lo, run.hi, run.mask):
             offset = _first(lo, mask)
             side = block.sides.get(offset)
-            tell(
-                kernel,
-                "claimed",
-                lease.queue,
-                Ids((IdRun(block.base + lo, hi - lo, mask),)),
-                lease.claimed_at,
-                attempt=side.attempts if side is not None else 1,
-                pushed_at=block.created_at(offset),
-                ready_at=block.due_at(offset),
-                claimed_at=lease.claimed_at,
-                task=block.options_of(offset).task,
-                priority=block.priority_of(offset),
-                worker=lease.worker,
+            options = block.options_of(offset)
+            pushed_at, ready_at = _times(block, offset)
+            events.append(
+                Event(
+                    kind="claimed",
+                    tenant=queue.tenant.name,
+                    queue=queue.name,
+                    at=lease.claimed_at,
+                    ids=Ids((IdRun(block.base + lo, hi - lo, mask),)),
+                    attempt=side.attempts if side is not None else 1,
+                    pushed_at=pushed_at,
+                    ready_at=ready_at,
+                    claimed_at=lease.claimed_at,
+                    worker=lease.worker,
+                    task=options.task,
+                    priority=options.priority if side is None else block.priority_of(offset),
+                    position=kernel.position,
+                    index=len(events),
+                )
             )
 
 
@@ -122,21 +168,29 @@ def completed(
     at: int,
 ) -> None:
     """Plain jobs of a run; called before their end is settled."""
+    events, queue = kernel.events, lease.queue
+    assert events is not None
     for lo, hi, part in alike(block, begin, end, mask):
         offset = _first(lo, part)
-        tell(
-            kernel,
-            "completed",
-            lease.queue,
-            Ids((IdRun(block.base + lo, hi - lo, part),)),
-            at,
-            attempt=1,
-            pushed_at=block.created_at(offset),
-            ready_at=block.due_at(offset),
-            claimed_at=lease.claimed_at,
-            task=block.options_of(offset).task,
-            priority=block.priority_of(offset),
-            worker=lease.worker,
+        options = block.options[block.opts[offset]]
+        pushed_at, ready_at = _times(block, offset)
+        events.append(
+            Event(
+                kind="completed",
+                tenant=queue.tenant.name,
+                queue=queue.name,
+                at=at,
+                ids=Ids((IdRun(block.base + lo, hi - lo, part),)),
+                attempt=1,
+                pushed_at=pushed_at,
+                ready_at=ready_at,
+                claimed_at=lease.claimed_at,
+                worker=lease.worker,
+                task=options.task,
+                priority=options.priority,
+                position=kernel.position,
+                index=len(events),
+            )
         )
 
 
@@ -144,6 +198,8 @@ def pushed(kernel: "Kernel", queue: "Queue", first: int, count: int, *, held: bo
     """Jobs just created, by their columns."""
     from penstock.kernel.blocks import SHIFT, SIZE
 
+    events, now = kernel.events, kernel.now
+    assert events is not None
     at, end = first, first + count
     while at < end:
         block = queue.blocks[(at - 1) >> SHIFT]
@@ -151,24 +207,71 @@ def pushed(kernel: "Kernel", queue: "Queue", first: int, count: int, *, held: bo
         hi = min(SIZE, lo + end - at)
         for begin, until, mask in alike(block, lo, hi, None):
             offset = _first(begin, mask)
+            options = block.options_of(offset)
             due = block.due_at(offset)
-            size = sum(
-                block.place(o)[2] - block.place(o)[1]
-                for o in range(begin, until)
-                if mask is None or mask[o - begin]
-            )
-            tell(
-                kernel,
-                "pushed",
-                queue,
-                Ids((IdRun(block.base + begin, until - begin, mask),)),
-                kernel.now,
-                pushed_at=kernel.now,
-                ready_at=due,
-                run_at=due if due > kernel.now else 0,
-                task=block.options_of(offset).task,
-                priority=block.priority_of(offset),
-                bytes=size,
-                held=held,
+            events.append(
+                Event(
+                    kind="pushed",
+                    tenant=queue.tenant.name,
+                    queue=queue.name,
+                    at=now,
+                    ids=Ids((IdRun(block.base + begin, until - begin, mask),)),
+                    pushed_at=now,
+                    ready_at=due,
+                    run_at=due if due > now else 0,
+                    task=options.task,
+                    priority=options.priority,
+                    bytes=_size(block, begin, until, mask),
+                    held=held,
+                    position=kernel.position,
+                    index=len(events),
+                )
             )
         at = block.base + hi
+
+
+def pushed_one(kernel: "Kernel", block: "Block", offset: int, due: int, size: int) -> None:
+    """The same for one plain job that is ready, of which all is known."""
+    events, queue, now = kernel.events, block.queue, kernel.now
+    assert events is not None
+    options = block.options[block.opts[offset]]
+    events.append(
+        Event(
+            kind="pushed",
+            tenant=queue.tenant.name,
+            queue=queue.name,
+            at=now,
+            ids=Ids((IdRun(block.base + offset, 1),)),
+            pushed_at=now,
+            ready_at=due,
+            run_at=due if due > now else 0,
+            task=options.task,
+            priority=options.priority,
+            bytes=size,
+            position=kernel.position,
+            index=len(events),
+        )
+    )
+
+
+def _size(block: "Block", lo: int, hi: int, mask: bytes | None) -> int:
+    """Payload bytes of these jobs."""
+    if hi - lo == 1:
+        _, begin, end = block.place(lo)
+        return end - begin
+    positions, ends = block.pay_pos, block.ends
+    record = bisect_right(positions, lo) - 1
+    total, at = 0, lo
+    while at < hi:
+        until = positions[record + 1] if record + 1 < len(positions) else hi
+        until = min(until, hi)
+        before = block.pay_begin[record] if at == positions[record] else ends[at - 1]
+        if mask is None:
+            total += ends[until - 1] - before
+        else:
+            part = mask[at - lo : until - lo]
+            total += sum(compress(ends[at:until], part))
+            total -= sum(compress([before, *ends[at : until - 1]], part))
+        at = until
+        record += 1
+    return total

@@ -58,6 +58,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""  # of dead: DeadReason
     error_kind: str = ""
     error_message: str = ""
+    cause: str = ""  # of retried and dead: lease_expired or timeout, where no worker said so
     held: bool = False  # of pushed: part of a bulk, invisible until committed
     data: str = ""  # of progress, log and partial: what was said
 
@@ -66,6 +67,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventSink(Protocol):
-    """Where a store writes its events: called once per command, in order, in the store's turn."""
+    """Where a store writes its events: called once per command, in order, in the store's turn.
+
+    A sink that keeps them (`events`) learns of them when they are safe; one that only counts (an
+    `observer`) at once, since what it knows ends with the process, too, and nothing waits for it.
+    """
 
     def write(self, events: list[Event]) -> None: ...

@@ -36,6 +36,7 @@ async def open_durable(
     clock: Clock,
     caps: Caps,
     events: EventSink | None,
+    observer: EventSink | None,
     seed: int | None,
 ) -> Engine:
     """The engine of the store at that path, recovered and ready; its journal is not open yet."""
@@ -54,7 +55,7 @@ async def open_durable(
     ownership.take()
     try:
         recovered = await asyncio.to_thread(_recover, journal, path, draw, caps, False)
-        return _go_on(journal, path, settings, recovered, clock, caps, events, ownership)
+        return _go_on(journal, path, settings, recovered, clock, caps, events, observer, ownership)
     except BaseException:
         journal.close()
         ownership.leave()
@@ -99,6 +100,7 @@ def _go_on(
     clock: Clock,
     caps: Caps,
     events: EventSink | None,
+    observer: EventSink | None,
     ownership: Ownership,
 ) -> Engine:
     kernel = found.kernel
@@ -106,7 +108,8 @@ def _go_on(
     payloads = StoredPayloads(journal.chunk, found.next_chunk, settings.cache_bytes)
     for chunk in found.orphans:
         payloads.drop(chunk)
-    engine = Engine(steady, kernel, payloads, events, paced=not isinstance(clock, ManualClock))
+    paced = not isinstance(clock, ManualClock)
+    engine = Engine(steady, kernel, payloads, events, paced=paced, observer=observer)
     ballast = Ballast(path.with_name(path.name + ".ballast"), settings.reserve_bytes)
     ballast.fill()
     if found.new:

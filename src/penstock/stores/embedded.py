@@ -70,12 +70,15 @@ class EmbeddedStore(Store):
         clock: Clock | None = None,
         caps: Caps = DEFAULT_CAPS,
         events: EventSink | None = None,
+        observer: EventSink | None = None,
         seed: int | None = None,
     ) -> "EmbeddedStore":
         draw = int.from_bytes(os.urandom(8)) if seed is None else seed
         time = clock or SystemClock()
         paced = not isinstance(time, ManualClock)
-        return cls(Engine(time, Kernel(draw, caps), Payloads(), events, paced=paced), "memory")
+        kernel = Kernel(draw, caps)
+        engine = Engine(time, kernel, Payloads(), events, paced=paced, observer=observer)
+        return cls(engine, "memory")
 
     # -- producing -------------------------------------------------------------------------------
 

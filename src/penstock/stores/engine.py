@@ -56,6 +56,7 @@ class Engine:
         sink: EventSink | None,
         *,
         paced: bool,
+        observer: EventSink | None = None,
     ) -> None:
         self.clock = clock
         self.kernel = kernel
@@ -63,6 +64,8 @@ class Engine:
         self.keeper: Keeper | None = None
         self.read_only: Journal | None = None  # where what we look at came from
         self._sink = sink
+        self._observer = observer
+        self._heard = False  # somebody learns of events when they are safe
         self._watchers: dict[Watcher, None] = {}
         self._line = Line()
         self._awaited = Awaited()
@@ -143,7 +146,8 @@ class Engine:
 
     def _least(self, keeper: Keeper) -> int:
         """How safe a turn must become for which nobody waits."""
-        return keeper.level if self.kernel.ends or self.kernel.events else WRITTEN
+        rests = self.kernel.ends or (self._heard and self.kernel.events)
+        return keeper.level if rests else WRITTEN
 
     def _follow_up(self) -> None:
         kernel = self.kernel
@@ -415,7 +419,8 @@ class Engine:
 
     def _listen(self) -> None:
         """Have the kernel tell events exactly while somebody hears them."""
-        wanted = self._sink is not None or bool(self._watchers)
+        self._heard = self._sink is not None or bool(self._watchers)
+        wanted = self._heard or self._observer is not None
         if wanted and self.kernel.events is None:
             self.kernel.events = []
         elif not wanted:
@@ -425,9 +430,11 @@ class Engine:
         events = self.kernel.events
         if not events:
             return
-        told = list(events)
-        events.clear()
-        self._when_safe(lambda: self._tell(told))
+        self.kernel.events = []
+        if self._observer is not None:
+            self._observer.write(events)
+        if self._heard:
+            self._when_safe(lambda: self._tell(events))
 
     def _tell(self, events: list[Event]) -> None:
         if self._sink is not None:
