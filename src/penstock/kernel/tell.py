@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Any
 
+from penstock.kernel.blocks import SHIFT, SIZE
 from penstock.kernel.leases import both
 from penstock.model.event import Event, EventKind
 from penstock.model.job import IdRun, Ids
@@ -68,7 +69,8 @@ def alike(
     if hi - lo == 1:
         yield lo, hi, mask
         return
-    for begin, end in pairwise(sorted(_cuts(block, lo, hi))):
+    plain = not block.sides and not block.commits and block.same_ready_until(lo) >= hi
+    for begin, end in ((lo, hi),) if plain else pairwise(sorted(_cuts(block, lo, hi))):
         part = None if mask is None else mask[begin - lo : end - lo]
         if part is not None and 1 not in part:
             continue
@@ -196,8 +198,6 @@ def completed(
 
 def pushed(kernel: "Kernel", queue: "Queue", first: int, count: int, *, held: bool = False) -> None:
     """Jobs just created, by their columns."""
-    from penstock.kernel.blocks import SHIFT, SIZE
-
     events, now = kernel.events, kernel.now
     assert events is not None
     at, end = first, first + count

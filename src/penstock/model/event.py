@@ -38,7 +38,7 @@ EventKind = Literal[
 ]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A fact about jobs of one queue. Times are wall-clock milliseconds; 0 = does not apply."""
 
     kind: EventKind
