@@ -6,7 +6,7 @@ look at it. Where tokens come from and how they are compared is the server's bus
 """
 
 from fnmatch import fnmatchcase
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Protocol, get_args
 
 import msgspec
 
@@ -88,4 +88,23 @@ class Principal(msgspec.Struct, frozen=True):
             raise Forbidden(f"this needs the scope {scope!r} over every queue")
 
 
+class Authenticator(Protocol):
+    """Whom credentials stand for."""
+
+    open_to_all: bool  # whether nobody is asked for any
+
+    def authenticate(self, token: str) -> Principal:
+        """Raises Unauthenticated, in the same words whatever is wrong."""
+        ...
+
+
 ANYBODY: Final = Principal(name="anybody", tenant=None)  # where no credentials are asked for
+
+
+class OpenToAll:
+    """Everybody is anybody: for loopback addresses and sockets that only their owner reaches."""
+
+    open_to_all = True
+
+    def authenticate(self, token: str) -> Principal:
+        return ANYBODY

@@ -1,0 +1,1 @@
+"""The network server: transports over one Store, in one process, on one event loop."""
