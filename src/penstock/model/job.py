@@ -35,7 +35,9 @@ IGNORED: Final = 2
 OUTCOMES: Final[tuple[Outcome, ...]] = ("created", "updated", "ignored")
 
 
-class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobOptions(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """The part of a job that many jobs share; a run holds each distinct set once."""
 
     codec: Codec = "json"
@@ -58,7 +60,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 DEFAULT_OPTIONS: Final = JobOptions()
 
 
-class KeyClaim(msgspec.Struct, frozen=True, gc=False):
+class KeyClaim(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One key that a job wants to carry. A job may carry several; the public API offers one."""
 
     key: str

@@ -25,7 +25,9 @@ OnConflict = Literal["return", "match", "replace", "reject"]
 KeepKey = Literal["live", "started", "retained"] | int  # an int is a duration in ms from the push
 
 
-class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Backoff(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """How long a failed attempt waits for the next one."""
 
     kind: BackoffKind = "exponential"
@@ -72,7 +74,7 @@ def mix(seed: int, job_id: int, attempt: int) -> int:
 _WORD: Final = (1 << 64) - 1
 
 
-class Rate(msgspec.Struct, frozen=True, kw_only=True):
+class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """At most `tokens` per `per_ms`, with at most `burst` at one instant (default: `tokens`)."""
 
     tokens: int
@@ -80,7 +82,9 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     burst: int = 0  # 0 stands for `tokens`
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Limits(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What claims may take from a queue, across all workers. None = without limit."""
 
     rate: Rate | None = None
@@ -89,7 +93,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group_concurrency: int = 1
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Bounds(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What pushes may put into a queue or a tenant. Counts the jobs that have not ended."""
 
     jobs: int | None = None
@@ -97,7 +103,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     push_rate: Rate | None = None
 
 
-class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class QueueConfig(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """Everything an operator may set on a queue."""
 
     paused: bool = False

@@ -38,6 +38,8 @@ class Session(ABC):
     store: Store
     principal: Principal
     encoding: Encoding  # of the request being answered, and of its answer
+    frame_limit: int = 64 * 1024 * 1024  # bytes of one message, once it is known who speaks
+    request_limit: int = 10_000  # in hand at once; what comes beyond is left unread
 
     @abstractmethod
     def authenticate(self, token: str) -> Principal:
@@ -46,6 +48,9 @@ class Session(ABC):
     @abstractmethod
     def send(self, message: msgspec.Struct) -> None:
         """Say something that is no answer: an event."""
+
+    async def drained(self) -> None:  # noqa: B027 # nothing to wait for where nothing is buffered
+        """Wait until there is room for what is said next; said anyway, too much ends it all."""
 
     @abstractmethod
     def start(self, name: object, work: Coroutine[Any, Any, None]) -> None:
@@ -94,3 +99,6 @@ class Request(msgspec.Struct, kw_only=True, tag_field="cmd"):
     async def call(self, session: Session) -> Answer:
         """Check that the principal may, do it, and say what came of it."""
         raise NotImplementedError
+
+    async def take_back(self, session: Session, answer: Answer) -> None:
+        """Undo what only the receiver of the answer could make use of: it could not be sent."""

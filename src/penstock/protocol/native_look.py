@@ -1,0 +1,224 @@
+"""Native commands that look: jobs, results, explanations, events."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import ClassVar
+
+import msgspec
+
+from penstock.model.errors import PenstockError
+from penstock.model.event import Event, EventKind
+from penstock.model.job import Job, LogLine
+from penstock.model.lifecycle import State
+from penstock.model.store import Explanation, Result
+from penstock.protocol.command import Answer, Refusal, ReqId, Session
+from penstock.protocol.native_base import Native, in_sight, require_job
+
+
+class Jobs(Answer, kw_only=True):
+    jobs: list[Job | None]  # in the order of the ids; null for each that is not known
+
+
+class Get(Native, kw_only=True, tag="GET"):
+    """The jobs of these ids."""
+
+    answer: ClassVar[type[Answer]] = Jobs
+
+    ids: list[int]
+
+    async def call(self, session: Session) -> Jobs:
+        tenant = self.where(session)
+        session.principal.require_sight()
+        return Jobs(jobs=await in_sight(session, tenant, self.ids))
+
+
+class Found(Answer, kw_only=True):
+    jobs: tuple[Job, ...]
+    cursor: int | None  # for the next FIND; null: nothing lies behind
+
+
+class Find(Native, kw_only=True, tag="FIND"):
+    """Jobs of a queue by ascending id."""
+
+    answer: ClassVar[type[Answer]] = Found
+
+    queue: str
+    state: State | None = None
+    task: str | None = None
+    tag: str | None = None
+    cursor: int = 0  # where to go on
+    limit: int = 100
+
+    async def call(self, session: Session) -> Found:
+        tenant = self.where(session)
+        session.principal.require_sight(self.queue)
+        page = await session.store.find(
+            tenant,
+            self.queue,
+            state=self.state,
+            task=self.task,
+            tag=self.tag,
+            cursor=self.cursor,
+            limit=self.limit,
+        )
+        return Found(jobs=page.jobs, cursor=page.cursor)
+
+
+class Meant(Answer, kw_only=True):
+    id: int | None  # null: the key is free
+
+
+class ByKey(Native, kw_only=True, tag="BYKEY"):
+    """The id that a key stands for now."""
+
+    answer: ClassVar[type[Answer]] = Meant
+
+    queue: str
+    key: str
+
+    async def call(self, session: Session) -> Meant:
+        tenant = self.where(session)
+        session.principal.require_sight(self.queue)
+        return Meant(id=await session.store.by_key(tenant, self.queue, self.key))
+
+
+class HowItEnded(Answer, kw_only=True):
+    result: Result
+
+
+class AskResult(Native, kw_only=True, tag="RESULT"):
+    """How a job ended, waiting for its end."""
+
+    answer: ClassVar[type[Answer]] = HowItEnded
+
+    job_id: int
+    wait_ms: int = 0
+
+    async def call(self, session: Session) -> HowItEnded:
+        tenant = self.where(session)
+        await require_job(session, tenant, self.job_id)
+        result = await session.store.result(tenant, self.job_id, wait_ms=self.wait_ms)
+        return HowItEnded(result=result)
+
+
+class Lines(Answer, kw_only=True):
+    logs: list[LogLine]
+
+
+class Logs(Native, kw_only=True, tag="LOGS"):
+    """The last lines that a job's workers logged."""
+
+    answer: ClassVar[type[Answer]] = Lines
+
+    job_id: int
+
+    async def call(self, session: Session) -> Lines:
+        tenant = self.where(session)
+        await require_job(session, tenant, self.job_id)
+        return Lines(logs=await session.store.logs(tenant, self.job_id))
+
+
+class Explained(Answer, kw_only=True):
+    explanation: Explanation
+
+
+class Explain(Native, kw_only=True, tag="EXPLAIN"):
+    """Why a job is not running."""
+
+    answer: ClassVar[type[Answer]] = Explained
+
+    job_id: int
+
+    async def call(self, session: Session) -> Explained:
+        tenant = self.where(session)
+        await require_job(session, tenant, self.job_id)
+        return Explained(explanation=await session.store.explain(tenant, self.job_id))
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+class Happened(msgspec.Struct, kw_only=True):
+    """No answer: an event, told to a watcher."""
+
+    watch: str | int  # what WATCH called it
+    event: Event
+
+
+class WatchEnded(msgspec.Struct, kw_only=True):
+    """No answer: the watcher has been ended by the server, and why."""
+
+    watch: str | int
+    ended: bool = True
+    code: str = ""  # empty where the store has closed
+    error: str = ""
+
+
+class Watching(Answer, kw_only=True):
+    watch: str | int
+
+
+class Watch(Native, kw_only=True, tag="WATCH"):
+    """Tell events as they happen, from now on."""
+
+    answer: ClassVar[type[Answer]] = Watching
+
+    watch: str | int | None = None  # what to call it; left out: the request's number, else 0
+    queues: list[str] | None = None  # left out: every queue in sight
+    kinds: list[EventKind] | None = None
+
+    async def call(self, session: Session) -> Watching:
+        tenant = self.where(session)
+        session.principal.require_sight(*(self.queues or ()))
+        name = _name(self.watch, self.req_id)
+        events = session.store.watch(tenant, queues=self.queues, kinds=self.kinds)
+        session.start(("watch", name), _tell(session, name, events))
+        return Watching(watch=name)
+
+
+def _name(said: str | int | None, number: ReqId) -> str | int:
+    if said is not None:
+        return said
+    return number if isinstance(number, (str, int)) else 0
+
+
+async def _tell(session: Session, name: str | int, events: AsyncIterator[Event]) -> None:
+    principal = session.principal
+    reason = WatchEnded(watch=name)
+    try:
+        async with aclosing(events) as told:  # type: ignore[type-var]
+            async for event in told:
+                if principal.everywhere or principal.sees(event.queue):
+                    session.send(Happened(watch=name, event=event))
+                    await session.drained()
+    except PenstockError as error:
+        refusal = Refusal.of(error)
+        reason = WatchEnded(watch=name, code=refusal.code, error=refusal.error)
+    session.send(reason)
+
+
+class Stopped(Answer, kw_only=True):
+    stopped: bool  # false: there was no such watcher
+
+
+class Unwatch(Native, kw_only=True, tag="UNWATCH"):
+    """Tell no more events."""
+
+    answer: ClassVar[type[Answer]] = Stopped
+
+    watch: str | int = 0
+
+    async def call(self, session: Session) -> Stopped:
+        return Stopped(stopped=session.stop(("watch", self.watch)))
+
+
+LOOKING: tuple[type[Native], ...] = (
+    Get,
+    Find,
+    ByKey,
+    AskResult,
+    Logs,
+    Explain,
+    Watch,
+    Unwatch,
+)

@@ -1,0 +1,141 @@
+"""Native commands of producers: runs of jobs, and bulks."""
+
+from typing import ClassVar
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from penstock.model.errors import Invalid
+from penstock.model.job import DEFAULT_OPTIONS, Codec, JobOptions, Run
+from penstock.model.policy import BULK_DEADLINE_MS
+from penstock.model.store import BulkInfo, Durability, Pushed, PushedRun
+from penstock.protocol.command import Answer, Session
+from penstock.protocol.native_base import Native
+from penstock.protocol.runs import PushedJobs
+
+
+class RunPushed(Answer, kw_only=True):
+    """What became of one run, or in `runs` of each of several."""
+
+    first: int = 0  # the first id created; 0 if none was
+    count: int = 0  # how many were created; their ids are contiguous
+    ids: tuple[int, ...] | UnsetType = UNSET  # of every job, where any has a key
+    outcomes: bytes | UnsetType = UNSET  # 0 created, 1 updated, 2 ignored; one byte per job
+    runs: tuple[PushedRun, ...] | UnsetType = UNSET  # instead, where several runs were pushed
+
+    @classmethod
+    def of(cls, pushed: Pushed) -> "RunPushed":
+        if len(pushed.runs) > 1:
+            return cls(runs=pushed.runs)
+        (run,) = pushed.runs
+        if run.ids is None or run.outcomes is None:
+            return cls(first=run.first, count=run.count)
+        return cls(first=run.first, count=run.count, ids=run.ids, outcomes=run.outcomes)
+
+    def pushed(self) -> Pushed:
+        if self.runs is not UNSET:
+            return Pushed(self.runs)
+        if self.ids is UNSET or self.outcomes is UNSET:
+            return Pushed((PushedRun(self.first, self.count),))
+        return Pushed((PushedRun(self.first, self.count, self.ids, self.outcomes),))
+
+
+class PushRun(Native, kw_only=True, tag="PUSHRUN"):
+    """Add jobs, all or nothing: packed in `runs`, or one run of alike jobs in `payloads`."""
+
+    answer: ClassVar[type[Answer]] = RunPushed
+
+    runs: tuple[PushedJobs, ...] | None = None
+    queue: str | None = None  # of `payloads`
+    payloads: list[bytes] | None = None
+    codec: Codec | None = None  # of `payloads`; left out: that of `options`
+    options: JobOptions = DEFAULT_OPTIONS
+    delay_ms: int | None = None
+    run_at: int | None = None
+    keys: list[str | None] | None = None
+    groups: list[str | None] | None = None
+    producer: str | None = None  # with `sequence`: a repeat adds nothing and answers the same
+    sequence: int | None = None
+    bulk: str | None = None  # held until that bulk is committed
+    part: str = ""
+    durability: Durability | None = None
+
+    async def call(self, session: Session) -> RunPushed:
+        tenant = self.where(session)
+        runs = [self._alike()] if self.runs is None else [run.run() for run in self.runs]
+        session.principal.require("push", *(run.queue for run in runs))
+        pushed = await session.store.push(
+            tenant,
+            runs,
+            producer=self.producer,
+            sequence=self.sequence,
+            bulk=self.bulk,
+            part=self.part,
+            durability=self.durability,
+        )
+        return RunPushed.of(pushed)
+
+    def _alike(self) -> Run:
+        if self.queue is None or self.payloads is None:
+            raise Invalid("say runs, or queue and payloads", "runs")
+        options = self.options
+        if self.codec is not None and self.codec != options.codec:
+            options = replace(options, codec=self.codec)
+        return Run.pack(
+            self.queue,
+            self.payloads,
+            options,
+            delay_ms=self.delay_ms,
+            run_at=self.run_at,
+            keys=self.keys,
+            groups=self.groups,
+        )
+
+
+class Bulk(Answer, kw_only=True):
+    bulk: BulkInfo
+
+
+class BulkOpen(Native, kw_only=True, tag="BULKOPEN"):
+    """Begin a two-phase push, or find the one of that name."""
+
+    answer: ClassVar[type[Answer]] = Bulk
+
+    name: str | None = None  # left out: one is made up
+    deadline_ms: int = BULK_DEADLINE_MS  # renewed by each push; then it aborts
+
+    async def call(self, session: Session) -> Bulk:
+        tenant = self.where(session)
+        session.principal.require("push")
+        info = await session.store.open_bulk(tenant, self.name, deadline_ms=self.deadline_ms)
+        return Bulk(bulk=info)
+
+
+class BulkCommit(Native, kw_only=True, tag="BULKCOMMIT"):
+    """Publish the named parts at one instant and drop the rest."""
+
+    answer: ClassVar[type[Answer]] = Bulk
+
+    bulk: str
+    parts: list[str] | None = None  # left out: all
+
+    async def call(self, session: Session) -> Bulk:
+        tenant = self.where(session)
+        session.principal.require("push")
+        return Bulk(bulk=await session.store.commit_bulk(tenant, self.bulk, self.parts))
+
+
+class BulkAbort(Native, kw_only=True, tag="BULKABORT"):
+    """Drop everything that the bulk holds."""
+
+    answer: ClassVar[type[Answer]] = Bulk
+
+    bulk: str
+
+    async def call(self, session: Session) -> Bulk:
+        tenant = self.where(session)
+        session.principal.require("push")
+        return Bulk(bulk=await session.store.abort_bulk(tenant, self.bulk))
+
+
+PUSHING: tuple[type[Native], ...] = (PushRun, BulkOpen, BulkCommit, BulkAbort)

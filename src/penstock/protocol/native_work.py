@@ -1,0 +1,206 @@
+"""Native commands of workers: claim, and everything that needs a lease."""
+
+from contextlib import suppress
+from typing import ClassVar
+
+from msgspec import UNSET, UnsetType
+
+from penstock.model.errors import PenstockError
+from penstock.model.job import Codec, Ids, JobError, Lease, LogLine
+from penstock.model.store import FailedJob
+from penstock.protocol.command import Answer, Session
+from penstock.protocol.native_base import Native
+from penstock.protocol.runs import ClaimedJobs, Ranges, named, packed_claim
+
+
+class Claimed(Answer, kw_only=True):
+    """A lease; without one there was nothing to claim."""
+
+    lease: str | None = None  # its token: every later word about these jobs needs it
+    queue: str | UnsetType = UNSET
+    expires_at: int | UnsetType = UNSET  # wall clock of the store
+    runs: tuple[ClaimedJobs, ...] = ()
+
+    @classmethod
+    def of(cls, lease: Lease | None) -> "Claimed":
+        if lease is None:
+            return cls()
+        return cls(
+            lease=lease.token,
+            queue=lease.queue,
+            expires_at=lease.expires_at,
+            runs=packed_claim(lease),
+        )
+
+    def claimed(self) -> Lease | None:
+        if self.lease is None:
+            return None
+        assert self.queue is not UNSET
+        assert self.expires_at is not UNSET
+        return Lease(
+            token=self.lease,
+            queue=self.queue,
+            expires_at=self.expires_at,
+            runs=tuple(run.run() for run in self.runs),
+        )
+
+
+class Claim(Native, kw_only=True, tag="CLAIM"):
+    """Take up to `n` ready jobs of the first of the queues that has any, on one lease."""
+
+    answer: ClassVar[type[Answer]] = Claimed
+
+    queues: list[str]
+    n: int = 1
+    lease_ms: int | None = None  # left out: the longest that the jobs ask for, else 30 s
+    worker: str = ""
+    wait_ms: int = 0  # how long to wait for the first job
+
+    async def call(self, session: Session) -> Claimed:
+        tenant = self.where(session)
+        session.principal.require("claim", *self.queues)
+        lease = await session.store.claim(
+            tenant,
+            self.queues,
+            self.n,
+            lease_ms=self.lease_ms,
+            worker=self.worker,
+            wait_ms=self.wait_ms,
+        )
+        return Claimed.of(lease)
+
+    async def take_back(self, session: Session, answer: Answer) -> None:
+        if isinstance(answer, Claimed) and answer.lease is not None:
+            with suppress(PenstockError):  # expired meanwhile, or the store is at its end
+                await session.store.release(self.where(session), answer.lease)
+
+
+class Ended(Answer, kw_only=True):
+    """Which jobs the call was about."""
+
+    acked: Ids
+    lost: Ids  # named, but not (or no longer) held by this lease
+
+
+class Complete(Native, kw_only=True, tag="COMPLETE"):
+    """Ack jobs held by the lease; without ids and ranges every job that it still holds."""
+
+    answer: ClassVar[type[Answer]] = Ended
+
+    lease: str
+    ids: list[int] | None = None
+    ranges: Ranges | None = None  # instead of `ids`
+    results: dict[int, bytes] | None = None  # by id
+    codec: Codec = "json"  # of the results
+
+    async def call(self, session: Session) -> Ended:
+        tenant = self.where(session)
+        session.principal.require("claim")
+        done = await session.store.ack(
+            tenant,
+            self.lease,
+            named(self.ids, self.ranges),
+            results=self.results,
+            codec=self.codec,
+        )
+        return Ended(acked=done.acked, lost=done.lost)
+
+
+class AttemptsFailed(Answer, kw_only=True):
+    jobs: tuple[FailedJob, ...]  # with their state, and when the next attempt is due
+    lost: Ids
+
+
+class Failed(Native, kw_only=True, tag="FAILED"):
+    """End the attempt of jobs in failure; without ids and ranges of every job still held."""
+
+    answer: ClassVar[type[Answer]] = AttemptsFailed
+
+    lease: str
+    ids: list[int] | None = None
+    ranges: Ranges | None = None
+    error: JobError
+    retry_in_ms: int | None = None  # left out: by the jobs' backoff
+    dead: bool = False  # whatever attempts are left
+
+    async def call(self, session: Session) -> AttemptsFailed:
+        tenant = self.where(session)
+        session.principal.require("claim")
+        done = await session.store.fail(
+            tenant,
+            self.lease,
+            named(self.ids, self.ranges),
+            error=self.error,
+            retry_in_ms=self.retry_in_ms,
+            dead=self.dead,
+        )
+        return AttemptsFailed(jobs=done.jobs, lost=done.lost)
+
+
+class GivenBack(Answer, kw_only=True):
+    released: Ids
+    lost: Ids
+
+
+class Release(Native, kw_only=True, tag="RELEASE"):
+    """Give jobs back unspent; without ids and ranges every job still held."""
+
+    answer: ClassVar[type[Answer]] = GivenBack
+
+    lease: str
+    ids: list[int] | None = None
+    ranges: Ranges | None = None
+
+    async def call(self, session: Session) -> GivenBack:
+        tenant = self.where(session)
+        session.principal.require("claim")
+        done = await session.store.release(tenant, self.lease, named(self.ids, self.ranges))
+        return GivenBack(released=done.released, lost=done.lost)
+
+
+class Prolonged(Answer, kw_only=True):
+    expires_at: int
+    lost: Ids  # jobs taken from the lease otherwise than by its holder
+
+
+class Extend(Native, kw_only=True, tag="EXTEND"):
+    """Heartbeat: the lease now ends so long from now."""
+
+    answer: ClassVar[type[Answer]] = Prolonged
+
+    lease: str
+    lease_ms: int | None = None  # left out: its original length
+
+    async def call(self, session: Session) -> Prolonged:
+        tenant = self.where(session)
+        session.principal.require("claim")
+        done = await session.store.extend(tenant, self.lease, self.lease_ms)
+        return Prolonged(expires_at=done.expires_at, lost=done.lost)
+
+
+class Report(Native, kw_only=True, tag="REPORT"):
+    """Say something about a running job: progress, log lines, a partial result."""
+
+    lease: str
+    job_id: int
+    progress: int | None = None  # 0 to 100
+    message: str | None = None
+    logs: tuple[LogLine, ...] = ()
+    partial: bytes | None = None  # an event only
+
+    async def call(self, session: Session) -> Answer:
+        tenant = self.where(session)
+        session.principal.require("claim")
+        await session.store.report(
+            tenant,
+            self.lease,
+            self.job_id,
+            progress=self.progress,
+            message=self.message,
+            logs=self.logs,
+            partial=self.partial,
+        )
+        return Answer()
+
+
+WORKING: tuple[type[Native], ...] = (Claim, Complete, Failed, Release, Extend, Report)

@@ -1,0 +1,179 @@
+"""Jobs on the wire: packed as they are in memory, so that nothing is paid for each of them.
+
+A run's payloads travel end to end in `data`; `ends` says where each of them ends, as integers or
+packed: 32 bits each, unsigned, lowest byte first. Bytes are base64 in JSON.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from penstock.model.errors import BatchTooLarge, Invalid
+from penstock.model.job import (
+    DEFAULT_OPTIONS,
+    MAX_BATCH,
+    ClaimedRun,
+    IdRun,
+    Individual,
+    JobOptions,
+    KeyClaim,
+    Lease,
+    Run,
+)
+
+Ends = bytes | list[int]
+Ranges = list[tuple[int, int]]  # (first, count): that many ids from the first on
+
+_SWAPPED: Final = sys.byteorder == "big"
+
+
+def pack_ends(ends: Sequence[int]) -> bytes:
+    packed = ends if isinstance(ends, array) and ends.typecode == "I" else array("I", ends)
+    if _SWAPPED:
+        packed = packed[:]
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_ends(ends: Ends) -> Sequence[int]:
+    if isinstance(ends, list):
+        return ends
+    unpacked = array("I")
+    if len(ends) % unpacked.itemsize:
+        raise Invalid(f"has {len(ends)} bytes, which is no multiple of 4", "ends")
+    unpacked.frombytes(ends)
+    if _SWAPPED:
+        unpacked.byteswap()
+    return unpacked
+
+
+class PushedJobs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`model.job.Run`, packed. Lists are as long as the run, or left out for "no job"."""
+
+    queue: str
+    data: bytes  # the payloads, end to end
+    ends: Ends  # where each of them ends in `data`
+    options: tuple[JobOptions, ...] = (DEFAULT_OPTIONS,)
+    option_of: bytes | list[int] | None = None  # index into `options` per job; none: all the first
+    delay_ms: int | list[int | None] | None = None  # one for all, or one each
+    run_at: int | list[int | None] | None = None
+    keys: list[str | None] | None = None
+    more_keys: list[tuple[KeyClaim, ...]] | None = None
+    groups: list[str | None] | None = None
+    headers: list[dict[str, str] | None] | None = None
+    depends_on: list[tuple[int, ...]] | None = None  # ids; -k names the k-th job of the same push
+
+    def run(self) -> Run:
+        return Run(
+            queue=self.queue,
+            data=self.data,
+            ends=unpack_ends(self.ends),
+            options=self.options,
+            option_of=self.option_of,
+            delay_ms=self.delay_ms,
+            run_at=self.run_at,
+            keys=self.keys,
+            more_keys=self.more_keys,
+            groups=self.groups,
+            headers=self.headers,
+            depends_on=self.depends_on,
+        )
+
+
+def packed_run(run: Run) -> PushedJobs:
+    """A run that has passed its checks, for the wire: its columns are lists, tuples or arrays."""
+    option_of = run.option_of
+    return PushedJobs(
+        queue=run.queue,
+        data=run.data,
+        ends=pack_ends(run.ends),
+        options=run.options,
+        option_of=option_of if isinstance(option_of, bytes) else _listed(option_of),
+        delay_ms=run.delay_ms if isinstance(run.delay_ms, int) else _listed(run.delay_ms),
+        run_at=run.run_at if isinstance(run.run_at, int) else _listed(run.run_at),
+        keys=run.keys,  # type: ignore[arg-type] # a list or a tuple: the same on the wire
+        more_keys=run.more_keys,  # type: ignore[arg-type]
+        groups=run.groups,  # type: ignore[arg-type]
+        headers=run.headers,  # type: ignore[arg-type]
+        depends_on=run.depends_on,  # type: ignore[arg-type]
+    )
+
+
+def _listed(values: Sequence[Any] | None) -> list[Any] | None:
+    return None if values is None else list(values)
+
+
+class ClaimedJobs(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`model.job.ClaimedRun`, packed. Lists are as long as the jobs are many."""
+
+    first: int  # ids from here on: all `span` of them, or those whose byte in `mask` is 1
+    span: int
+    mask: bytes | None = None
+    data: bytes
+    ends: bytes
+    options: tuple[JobOptions, ...]
+    option_of: bytes | list[int] | None = None
+    created_at: int | list[int]  # one for all, or one each
+    run_at: int | list[int]
+    individual: dict[int, Individual] = {}  # by id: what only that job has, its attempt too
+
+    def run(self) -> ClaimedRun:
+        return ClaimedRun(
+            ids=IdRun(self.first, self.span, self.mask),
+            data=self.data,
+            ends=unpack_ends(self.ends),
+            options=self.options,
+            option_of=self.option_of,
+            created_at=self.created_at,
+            run_at=self.run_at,
+            individual=self.individual,
+        )
+
+
+def packed_claim(lease: Lease) -> tuple[ClaimedJobs, ...]:
+    return tuple(
+        ClaimedJobs(
+            first=run.ids.first,
+            span=run.ids.span,
+            mask=run.ids.mask,
+            data=run.data,
+            ends=pack_ends(run.ends),
+            options=run.options,
+            option_of=run.option_of,  # type: ignore[arg-type] # bytes or a list, or a tuple of them
+            created_at=run.created_at,  # type: ignore[arg-type]
+            run_at=run.run_at,  # type: ignore[arg-type]
+            individual=run.individual,
+        )
+        for run in lease.runs
+    )
+
+
+# -- ids -----------------------------------------------------------------------------------------
+
+
+def named(ids: list[int] | None, ranges: Ranges | None) -> Iterable[int] | None:
+    """The ids that a request names, one by one or in ranges; None if it names none."""
+    if ranges is None:
+        return ids
+    if ids is not None:
+        raise Invalid("cannot go with ids; give one of them", "ranges")
+    total = 0
+    for _, count in ranges:
+        if count < 1:
+            raise Invalid(f"has a range of {count} ids", "ranges")
+        total += count
+    if total > MAX_BATCH:
+        raise BatchTooLarge(f"more than {MAX_BATCH} ids in one call", "ids")
+    return list(chain.from_iterable(range(first, first + count) for first, count in ranges))
+
+
+def spoken(ids: list[int]) -> tuple[list[int] | None, Ranges | None]:
+    """The same for the wire: what lies in a row is one range."""
+    first, count = ids[0], len(ids)
+    if ids[-1] - first == count - 1 and ids == list(range(first, first + count)):
+        return None, [(first, count)]
+    return ids, None
