@@ -11,11 +11,13 @@ from penstock.model.store import Store
 from penstock.open import open_store
 from penstock.stores.clock import Clock
 from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.remote import RemoteStore
 from penstock.stores.stored_payloads import StoredPayloads
 
 # Where behaviour is at stake and not the disk, stores lie in memory: no case waits for a real sync.
 _SHARED_MEMORY: Final = Path("/dev/shm")
 
+ROUNDS: Final = 3  # of a message and its answer: a call, what it leads to, and word of that
 TURNS: Final = 20  # of the loop, after which every task has gone as far as it can
 
 
@@ -32,6 +34,12 @@ async def settled(store: Store) -> None:
     last of them has not reached anybody yet. Whatever goes to the disk is seen here on its way, as
     it takes more than a turn.
     """
+    if isinstance(store, RemoteStore):
+        for _ in range(ROUNDS):
+            await _turns()
+            await store.ping()
+        await _turns()
+        return
     engine = store.engine if isinstance(store, EmbeddedStore) else None
     keeper = engine.keeper if engine is not None else None
     payloads = engine.payloads if engine is not None else None
@@ -47,6 +55,11 @@ async def settled(store: Store) -> None:
             quiet = 0
         else:
             await asyncio.sleep(0)
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 async def crash(store: EmbeddedStore) -> None:

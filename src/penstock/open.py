@@ -16,6 +16,7 @@ from penstock.stores.durable import open_durable
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal.base import Journal
 from penstock.stores.journal.settings import Settings
+from penstock.stores.remote import RemoteStore, target_of
 
 
 async def open_store(
@@ -32,6 +33,8 @@ async def open_store(
     - `memory://` keeps nothing beyond its process.
     - `sqlite:///jobs.db` (relative), `sqlite:////var/lib/jobs.db` (absolute): one file.
     - `rocksdb:///jobs` likewise: a directory.
+    - `penstock://host:6789` and `penstock+unix:///path`: a server; `penstock://:token@host` says
+      who we are. Its clock, caps, events and seed are its own.
 
     A durable store takes settings behind a `?`: see `penstock.stores.journal.settings.Settings`.
     `events` keeps what happened, `observer` counts it: see `EventSink`.
@@ -44,6 +47,10 @@ async def open_store(
         return EmbeddedStore.in_memory(
             clock=clock, caps=caps, events=events, observer=observer, seed=seed
         )
+    if parts.scheme in ("penstock", "penstock+unix"):
+        store = RemoteStore(target_of(url))
+        await store.connect()
+        return store
     path = _path(url, parts)
     engine = await open_durable(
         _journal(url, parts.scheme, path),
@@ -93,8 +100,8 @@ def _journal(url: str, scheme: str, path: Path) -> Journal:
     if make is not None:
         return make(path)
     raise Invalid(
-        f"{url!r} is no store that this release knows; memory://, sqlite:///path and"
-        " rocksdb:///path are",
+        f"{url!r} is no store that this release knows; memory://, sqlite:///path,"
+        " rocksdb:///path and penstock://host are",
         "url",
     )
 

@@ -31,8 +31,9 @@ from penstock.open import open_store
 from penstock.stores.clock import ManualClock, SystemClock
 from penstock.stores.embedded import EmbeddedStore
 from tests.durable import scratch, settled
+from tests.served import SERVED, ServedStore, behind
 
-STORES: Final = ["memory://", "sqlite://", "rocksdb://", "oracle://"]
+STORES: Final = ["memory://", "sqlite://", "rocksdb://", "tcp://", "unix://", "oracle://"]
 DURABLE: Final = ["sqlite://", "rocksdb://"]
 REAL_STORES: Final = [url for url in STORES if url != "oracle://"]  # with timers, and quick
 
@@ -75,6 +76,10 @@ class _World:
 
             self.store = OracleStore(clock=self.clock, caps=self.caps, seed=SEED)
             return
+        how = self.url.partition(":")[0]
+        if how in SERVED:
+            self.store = await ServedStore.open(how, clock=self.clock, caps=self.caps, seed=SEED)
+            return
         if self.url in DURABLE:
             self.directory = scratch()
         await self._open()
@@ -96,9 +101,9 @@ class _World:
 
     async def restart(self) -> None:
         """The store as it is after its process ended and began anew, from what it keeps."""
-        if self.url == "memory://":
-            assert isinstance(self.store, EmbeddedStore)
-            self.store.engine.rebuild()
+        inner = None if self.store is None else behind(self.store)
+        if self.directory is None and isinstance(inner, EmbeddedStore):
+            inner.engine.rebuild()
         elif self.directory is not None:
             assert self.store is not None
             await self.store.close()

@@ -1,0 +1,548 @@
+"""One connection that is served: requests in, answers out, with nothing on it growing without end.
+
+What arrives in one read is answered in one write; what is answered later goes out once per turn of
+the loop. Requests with a number are answered when they are done, those without in the order in
+which they came. A connection whose peer does not read, or which has too much in hand, is not read
+from until that is over. When it ends, whatever it had in hand is cancelled.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.model.errors import (
+    BatchTooLarge,
+    Forbidden,
+    PenstockError,
+    Unauthenticated,
+    Unavailable,
+)
+from penstock.protocol.access import ANYBODY, DEFAULT_TENANT, Principal
+from penstock.protocol.command import Answer, Encoding, Figures, Refusal, ReqId, Request, Session
+from penstock.protocol.framing import BRACE, HEADER, BadFrame, Frames, Message
+from penstock.protocol.table import name_of
+from penstock.stores.eager import begin
+
+if TYPE_CHECKING:
+    from penstock.stores.serving import Listener
+
+TURN: Final = 128  # requests that one connection is given in one turn of the loop
+HIGH_WATER: Final = 512 * 1024  # unsent bytes at which we stop reading …
+LOW_WATER: Final = 128 * 1024  # … until there are no more than these
+CHATTY: Final = (
+    16 * HIGH_WATER
+)  # unsent bytes that are not answers: whoever does not read them goes
+JOINED: Final = 64 * 1024  # bytes after which answers do not wait for more of them
+
+NOBODY: Final = Principal(name="nobody", tenant=None, grants=())  # has not said who it is
+
+_ENCODERS: Final[dict[Encoding, Any]] = {
+    "json": msgspec.json.Encoder(),
+    "msgpack": msgspec.msgpack.Encoder(),
+}
+
+log = logging.getLogger("penstock.serving")
+
+
+class Held:
+    """A request that waits."""
+
+    __slots__ = ("abandoned", "face", "reply", "request", "task")
+
+    def __init__(self, request: Request, face: "Face", reply: "Reply | None") -> None:
+        self.request = request
+        self.face = face
+        self.reply = reply  # its place in line, if it has no number
+        self.abandoned = False
+        self.task: asyncio.Task[Answer] | None = None
+
+
+class Reply:
+    """A place in line: the answer of a request without a number, once there is one."""
+
+    __slots__ = ("answer", "face", "request")
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+        self.face: Face | None = None
+        self.answer: Answer | Refusal | None = None
+
+
+class Face(Session):
+    """The connection as the requests of one encoding see it."""
+
+    def __init__(self, connection: "Connection", encoding: Encoding) -> None:
+        self._connection = connection
+        self.encoding = encoding
+        self.store = connection.listener.gate
+        self.principal = connection.principal
+        self.frame_limit = connection.listener.limits.frame_bytes
+        self.request_limit = connection.listener.limits.requests
+
+    def authenticate(self, token: str) -> Principal:
+        return self._connection.authenticate(token)
+
+    def send(self, message: msgspec.Struct) -> None:
+        self._connection.send(message, self.encoding)
+
+    async def drained(self) -> None:
+        await self._connection.drained()
+
+    def start(self, name: object, work: Coroutine[Any, Any, None]) -> None:
+        self._connection.start(name, work)
+
+    def stop(self, name: object) -> bool:
+        return self._connection.stop(name)
+
+    def figures(self, tenant: str) -> Figures:
+        figures = self._connection.listener.figures
+        if figures is None:
+            raise Unavailable("nothing is counted here")
+        return figures(tenant)
+
+    def abandon(self, request: ReqId) -> bool:
+        return self._connection.abandon(request)
+
+
+class Connection(asyncio.Protocol):
+    transport: asyncio.Transport
+
+    def __init__(self, listener: "Listener") -> None:
+        self.listener = listener
+        self.address = ""
+        self._loop = listener.loop
+        self._frames = Frames(listener.limits.strangers_frame_bytes)
+        self._out = bytearray()
+        self._unsent: list[tuple[Request, Face, Answer]] = []  # in `_out`, and may be taken back
+        self._flushing = False
+        self._working = False  # whether a turn is set that goes on with what has arrived
+        self._stuck = False  # the peer does not read
+        self._reading = True
+        self._closing = False
+        self._lost = False
+        self._room: asyncio.Event | None = None  # for those who wait until it does
+        self._held: dict[Held, None] = {}
+        self._numbered: dict[ReqId, Held] = {}
+        self._line: deque[Reply] = deque()
+        self._work: dict[object, asyncio.Task[None]] = {}
+        self.principal = ANYBODY if listener.authenticator.open_to_all else NOBODY
+        self._faces: dict[Encoding, Face] = {}
+        now = listener.now()
+        self._opened = now
+        self._heard = now  # when something last came, or went
+        self._begun = 0.0  # when the message began that is not whole; 0 if none is
+        self._greeted = False  # whether a whole message has come
+        self._stuck_since = 0.0
+        self._ending_since = 0.0  # when the peer said that nothing more comes
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if isinstance(peer, tuple) else ""
+        sock = transport.get_extra_info("socket")
+        if self.address and sock is not None:
+            # A peer that vanished without a word is noticed, though nothing is said.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        refusal = self.listener.admit(self)
+        if refusal is not None:
+            self._put(refusal, "msgpack")
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = self._closing = True
+        self.listener.forget(self)
+        for held in self._held:
+            if held.task is not None:
+                held.task.cancel()
+        for task in self._work.values():
+            task.cancel()
+        for request, face, answer in self._unsent:
+            self.listener.take_back(request, face, answer)
+        self._unsent.clear()
+        self._out = bytearray()
+        if self._room is not None:
+            self._room.set()
+
+    def eof_received(self) -> bool:
+        """The peer says no more. What it may still read, it gets; jobs, it gets no more."""
+        self._ending_since = self.listener.now()
+        for held in self._held:
+            if held.task is not None and type(held.request) in self.listener.taken_back:
+                held.task.cancel()
+        self._end_when_done()
+        return True
+
+    def _end_when_done(self) -> None:
+        if self._ending_since and not self._held and not self._frames.rest:
+            self.close()
+
+    def close(self) -> None:
+        """Send what has been said, and end."""
+        if not self._closing:
+            self._flush()
+            self._closing = True
+            self.transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        self.transport.abort()
+
+    def finish(self) -> None:
+        """The server ends: whoever still waits is told so, and what has been said is sent."""
+        for held in self._held:
+            if held.task is not None:
+                held.task.cancel()
+        for task in self._work.values():
+            task.cancel()
+
+    @property
+    def in_hand(self) -> bool:
+        return bool(self._held) or bool(self._work)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self.listener.now()
+        self._frames.feed(data)
+        if not self._working:
+            self._take()
+
+    def _take(self) -> None:
+        """Answer what has arrived, as far as this turn allows."""
+        self._working = False
+        frames = self._frames
+        came = 0
+        try:
+            while not self._closing and not self._stuck and len(self._held) < self._most():
+                if came == TURN:
+                    self._working = True
+                    self._loop.call_soon(self._take)
+                    break
+                message = frames.take()
+                if message is None:
+                    break
+                came += 1
+                self._answer(message)
+                if len(self._out) >= JOINED:
+                    self._flush()
+        except BadFrame as error:
+            self._put(Refusal(error=error.why, code=error.code), self._encoding())
+            self.close()
+            return
+        if self._out:
+            self._flush()
+        if not frames.begun:
+            self._begun = 0.0
+        elif came or not self._begun:
+            self._begun = self._heard
+        self._read_or_not()
+        if self._ending_since:
+            self._end_when_done()
+
+    def _most(self) -> int:
+        return self.listener.limits.requests
+
+    def _read_or_not(self) -> None:
+        """Read on exactly while there is nothing here that waits to be looked at."""
+        if self._closing:
+            return
+        wanted = not self._frames.rest and not self._stuck and len(self._held) < self._most()
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                self.transport.resume_reading()
+                if self._begun:
+                    self._begun = self.listener.now()
+            else:
+                self.transport.pause_reading()
+
+    def _encoding(self) -> Encoding:
+        return "json" if self._frames.lines else "msgpack"
+
+    def _face(self, encoding: Encoding) -> Face:
+        face = self._faces.get(encoding)
+        if face is None:
+            face = self._faces[encoding] = Face(self, encoding)
+        return face
+
+    def _answer(self, message: Message) -> None:
+        listener = self.listener
+        self._greeted = True
+        encoding: Encoding = "json" if message[0] == BRACE or self._frames.lines else "msgpack"
+        face = self._faces.get(encoding) or self._face(encoding)
+        request = listener.table.decode(message, encoding)
+        if isinstance(request, Refusal):
+            self._reply(None, face, request, request.req_id)
+            return
+        if self.principal is NOBODY and type(request) not in listener.for_strangers:
+            refusal = Refusal(error="say who you are first", code=Unauthenticated.code)
+            self._reply(request, face, refusal, request.req_id)
+            return
+        try:
+            answer = begin(request.call(face))
+        except Exception as error:  # noqa: BLE001 # whatever it is, it is this request's alone
+            self._reply(request, face, self._refusal(request, error), request.req_id)
+            if type(error) is Unauthenticated and type(request) in listener.for_strangers:
+                self.close()
+            return
+        if isinstance(answer, asyncio.Task):
+            self._hold(request, face, answer)
+            return
+        if type(request) in listener.introductions:
+            self._frames.limit = listener.limits.frame_bytes
+        self._reply(request, face, answer, request.req_id)
+
+    def _refusal(self, request: Request, error: BaseException) -> Refusal:
+        if isinstance(error, PenstockError):
+            if isinstance(error, Forbidden) and request.audited:
+                self._audit(request)
+            return Refusal.of(error)
+        if isinstance(error, asyncio.CancelledError):
+            return Refusal(error="the server is stopping", code=Unavailable.code)
+        log.error("%s failed", name_of(type(request)), exc_info=error)
+        return Refusal(error="the server failed to answer this", code=PenstockError.code)
+
+    def _audit(self, request: Request) -> None:
+        audit = self.listener.audit
+        if audit is None:
+            return
+        said = {
+            field: value
+            for field in request.__struct_fields__
+            if (value := getattr(request, field)) is not None
+            and value is not UNSET
+            and field not in ("req_id", "tenant")
+        }
+        principal = self.principal
+        tenant = principal.tenant or getattr(request, "tenant", None) or DEFAULT_TENANT
+        audit(principal, tenant, name_of(type(request)), said)
+
+    # -- requests that wait ----------------------------------------------------------------------
+
+    def _hold(self, request: Request, face: Face, task: "asyncio.Task[Answer]") -> None:
+        number = request.req_id
+        reply = None
+        if number is UNSET or number is None:
+            reply = Reply()
+            self._line.append(reply)
+        held = Held(request, face, reply)
+        held.task = task
+        self._held[held] = None
+        if reply is None:
+            self._numbered[number] = held
+        task.add_done_callback(partial(self._done, held))
+
+    def _done(self, held: Held, task: "asyncio.Task[Answer]") -> None:
+        request, number = held.request, held.request.req_id
+        del self._held[held]
+        if self._numbered.get(number) is held:
+            del self._numbered[number]
+        answer: Answer | Refusal
+        if task.cancelled():
+            answer = self._refusal(request, asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            answer = self._refusal(request, error)
+        else:
+            answer = task.result()
+        if self._lost or held.abandoned:
+            if isinstance(answer, Answer):
+                self.listener.take_back(request, held.face, answer)
+        else:
+            self._heard = self.listener.now()
+            if held.reply is not None:
+                held.reply.request, held.reply.face = request, held.face
+                held.reply.answer = answer
+                self._move_up()
+            else:
+                self._reply(request, held.face, answer, number)
+            self._flush_soon()
+        if not self._reading and not self._working:
+            self._working = True
+            self._loop.call_soon(self._take)
+        elif self._ending_since:
+            self._end_when_done()
+
+    def abandon(self, number: ReqId) -> bool:
+        held = self._numbered.get(number)
+        if held is None or held.abandoned:
+            return False
+        held.abandoned = True
+        assert held.task is not None
+        held.task.cancel()
+        return True
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _reply(
+        self, request: Request | None, face: Face, answer: Answer | Refusal, number: ReqId
+    ) -> None:
+        """Have it sent, in line if it has no number."""
+        if self._line and (number is UNSET or number is None):
+            reply = Reply()
+            reply.request, reply.face, reply.answer = request, face, answer
+            self._line.append(reply)
+            return
+        self._say(request, face, answer)
+
+    def _move_up(self) -> None:
+        while self._line and self._line[0].answer is not None:
+            reply = self._line.popleft()
+            assert reply.face is not None
+            assert reply.answer is not None
+            self._say(reply.request, reply.face, reply.answer)
+
+    def _say(self, request: Request | None, face: Face, answer: Answer | Refusal) -> None:
+        if self._closing:
+            if request is not None and isinstance(answer, Answer):
+                self.listener.take_back(request, face, answer)
+            return
+        if request is None:
+            self._put(answer, face.encoding)
+            return
+        answer.req_id = request.req_id
+        before = len(self._out)
+        why = self._put_whole(answer, face)
+        if why is not None:
+            del self._out[before:]
+            if isinstance(answer, Answer):
+                self.listener.take_back(request, face, answer)
+            log.warning("%s cannot be answered: %s", name_of(type(request)), why.error)
+            why.req_id = request.req_id
+            self._put(why, face.encoding)
+            return
+        if isinstance(answer, Answer):
+            if type(request) in self.listener.taken_back:
+                self._unsent.append((request, face, answer))
+            if request.audited:
+                self._audit(request)
+
+    def _put_whole(self, answer: Answer | Refusal, face: Face) -> Refusal | None:
+        """Put the answer down; says why if it has no form, or too large a one."""
+        before = len(self._out)
+        try:
+            self._put(answer, face.encoding)
+        except (ValueError, OverflowError, TypeError) as error:
+            return Refusal(error=f"the answer has no form: {error}", code=PenstockError.code)
+        size = len(self._out) - before
+        if size <= face.frame_limit:
+            return None
+        return Refusal(
+            error=f"the answer has {size} bytes, more than {face.frame_limit}: ask for less",
+            code=BatchTooLarge.code,
+        )
+
+    def _put(self, message: msgspec.Struct, encoding: Encoding) -> None:
+        """Encode it behind what is to be sent; nothing is copied until it is sent."""
+        out = self._out
+        if self._frames.lines:
+            _ENCODERS["json"].encode_into(message, out, -1)
+            out += b"\n"
+            return
+        at = len(out)
+        out += bytes(HEADER)
+        _ENCODERS[encoding].encode_into(message, out, -1)
+        out[at : at + HEADER] = (len(out) - at - HEADER).to_bytes(HEADER, "big")
+
+    def _flush_soon(self) -> None:
+        if not self._flushing and self._out:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out and not self._closing:
+            out, self._out = self._out, bytearray()
+            self._unsent.clear()
+            self.transport.write(out)
+
+    def pause_writing(self) -> None:
+        self._stuck = True
+        self._stuck_since = self.listener.now()
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self._stuck = False
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+        if not self._working:
+            self._working = True
+            self._loop.call_soon(self._take)
+
+    # -- what is no answer -----------------------------------------------------------------------
+
+    def authenticate(self, token: str) -> Principal:
+        principal = self.listener.authenticator.authenticate(token)
+        self.principal = principal
+        for face in self._faces.values():
+            face.principal = principal
+        return principal
+
+    def send(self, message: msgspec.Struct, encoding: Encoding) -> None:
+        if self._closing:
+            return
+        self._put(message, encoding)
+        self._flush_soon()
+        if len(self._out) + self.transport.get_write_buffer_size() > CHATTY:
+            log.warning("%s does not read what it is told", self.address or "a peer")
+            self.abort()
+
+    async def drained(self) -> None:
+        if len(self._out) >= JOINED:
+            self._flush()
+            await asyncio.sleep(0)
+        while self._stuck and not self._lost:
+            if self._room is None:
+                self._room = asyncio.Event()
+            await self._room.wait()
+
+    def start(self, name: object, work: Coroutine[Any, Any, None]) -> None:
+        self.stop(name)
+        if self._closing:
+            work.close()
+            return
+        task = self._loop.create_task(work)
+        self._work[name] = task
+        task.add_done_callback(partial(self._ended, name))
+
+    def stop(self, name: object) -> bool:
+        task = self._work.pop(name, None)
+        if task is None:
+            return False
+        task.cancel()
+        return True
+
+    def _ended(self, name: object, task: "asyncio.Task[None]") -> None:
+        if self._work.get(name) is task:
+            del self._work[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("what was started on a connection failed", exc_info=error)
+
+    # -- deadlines -------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> str | None:
+        """Why it has to end by now, if it has to."""
+        limits = self.listener.limits
+        if self._stuck:
+            return "does not read" if now - self._stuck_since > limits.idle_s else None
+        if self._ending_since and now - self._ending_since > limits.handshake_s:
+            return "said no more"
+        if (self.principal is NOBODY or not self._greeted) and not self._held:
+            if now - self._opened > limits.handshake_s:
+                return "did not say who it is in time"
+        elif self._begun and self._reading and now - self._begun > limits.message_s:
+            return "did not finish a message in time"
+        if not self.in_hand and now - self._heard > limits.idle_s:
+            return "said nothing for long"
+        return None

@@ -1,0 +1,62 @@
+"""Calls that begin at once: one that finishes without waiting never becomes a task.
+
+A task costs several times what most commands do, and nearly all commands of a store in memory
+finish in their first step. So that step is made by hand, and only what is left is given to a task.
+
+Until it first waits, such a call has no task: `asyncio.current_task()` is not its own, and
+`asyncio.timeout()` cannot be entered. After that it is a task like any other, and it may be
+cancelled from the first instant on.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def begin(call: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
+    """What the call answers, or a task for what is left of it once it waits."""
+    try:
+        awaited = call.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    return asyncio.get_running_loop().create_task(_Rest(call, awaited))
+
+
+class _Rest(Coroutine[Any, Any, T]):
+    """A coroutine that has made its first step, and waits for what that gave."""
+
+    __slots__ = ("_awaited", "_call", "_told")
+
+    def __init__(self, call: Coroutine[Any, Any, T], awaited: Any) -> None:
+        self._call = call
+        self._awaited = awaited
+        self._told = False  # whether the task knows what it waits for
+
+    def send(self, value: Any) -> Any:
+        return self._call.send(value) if self._told else self._tell()
+
+    def _tell(self) -> Any:
+        self._told = True
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            # A future is marked when it is awaited and unmarked when a task takes it up. Others
+            # may await the same one, and their tasks have unmarked it meanwhile.
+            awaited._asyncio_future_blocking = True
+        return awaited
+
+    def throw(self, *error: Any) -> Any:
+        if not self._told and self._awaited is not None and self._awaited.cancel():
+            # The task was cancelled before it knew what it waits for. Had it known, that would
+            # have been cancelled first, and the call been told by it.
+            return self._tell()
+        self._told = True
+        self._awaited = None
+        return self._call.throw(*error)
+
+    def close(self) -> None:
+        self._call.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        raise TypeError("a task drives this, nobody awaits it")

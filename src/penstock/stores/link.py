@@ -1,0 +1,565 @@
+"""The client's end of a connection: many requests at once, one connection, another when it is lost.
+
+One link belongs to one loop of one process. Requests are numbered and sent in the order in which
+they were made, joined per turn of the loop; answers come in any order. What cannot be sent yet,
+because there is no connection, because the peer does not read, or because too much is in hand,
+waits in line. When a connection is lost, what is safe to repeat goes back into the line, and what
+is not and had been sent is answered with Unavailable: nobody knows what became of it.
+"""
+
+import asyncio
+import os
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock import __version__
+from penstock.model.errors import (
+    BatchTooLarge,
+    PenstockError,
+    Unavailable,
+    by_code,
+)
+from penstock.model.event import Event
+from penstock.protocol.command import Answer, Refusal, Request
+from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, BadFrame, Frames, Message
+from penstock.protocol.native import Abandon, Hello, Ping, Welcome
+from penstock.protocol.native_look import Unwatch, Watch
+from penstock.stores.watching import Watcher
+
+PUSHES: Final = 512  # in flight: fewer than the answers that a producer is remembered by
+SPARE: Final = 100  # requests that we never use for calls, so that one can always be given up
+CONNECT_S: Final = 5.0  # for one attempt
+SILENCE_S: Final = 15.0  # without a word while something is awaited: we ask; twice that: it is lost
+REPEATS: Final = 5  # of one request: after that many lost answers it may be what ends the server
+FIRST_BACKOFF_S: Final = 0.02
+LAST_BACKOFF_S: Final = 2.0
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server listens, and what we say to be let in."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""  # of a Unix socket, instead
+    token: str | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"penstock+unix://{self.path}" if self.path else f"penstock://{self.host}:{self.port}"
+        )
+
+
+class _Head(msgspec.Struct):
+    """What tells whose message it is."""
+
+    ok: bool | None = None
+    req_id: int | None = msgspec.field(name="reqId", default=None)
+    watch: int | None = None
+
+
+class _Told(msgspec.Struct):
+    """An event for a watcher, or its end."""
+
+    watch: int
+    event: Event | UnsetType = UNSET
+    code: str = ""
+    error: str = ""
+
+
+_HEAD: Final = msgspec.msgpack.Decoder(_Head)
+_TOLD: Final = msgspec.msgpack.Decoder(_Told)
+_REFUSAL: Final = msgspec.msgpack.Decoder(Refusal)
+_ERRORS: Final = by_code()
+
+
+@cache
+def _decoder(answer: type[Answer]) -> Any:
+    return msgspec.msgpack.Decoder(answer)
+
+
+def error_of(code: str, message: str, field: str = "") -> PenstockError:
+    return _ERRORS.get(code, PenstockError)(message, field)
+
+
+class Entry:
+    """A request from the moment it is made until it is answered or nobody wants the answer."""
+
+    __slots__ = ("answer", "frame", "future", "late", "lost", "number", "push", "repeat", "sent")
+
+    def __init__(
+        self,
+        number: int,
+        frame: bytearray,
+        answer: type[Answer],
+        future: "asyncio.Future[Answer]",
+        repeat: bool,
+        push: bool,
+    ) -> None:
+        self.number = number
+        self.frame: bytearray | None = frame  # kept while it may have to be sent (again)
+        self.answer = answer
+        self.future = future
+        self.repeat = repeat
+        self.push = push
+        self.sent = False
+        self.lost = 0  # how many times its answer was
+        self.late: Callable[[Answer], None] | None = None  # what to do with an unwanted answer
+
+
+class _Wire(asyncio.Protocol):
+    """One connection of a link. What a lost one still says goes to nobody."""
+
+    def __init__(self, link: "Link") -> None:
+        self._link: Link | None = link
+        self.transport: asyncio.Transport
+        self.gone: asyncio.Future[None] = link.loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._link is not None:
+            self._link.received(data)
+
+    def pause_writing(self) -> None:
+        if self._link is not None:
+            self._link.pause(True)
+
+    def resume_writing(self) -> None:
+        if self._link is not None:
+            self._link.pause(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set_result(None)
+        link, self._link = self._link, None
+        if link is not None:
+            link.lost()
+
+
+class Link:
+    def __init__(self, target: Target, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
+        self.target = target
+        self.loop = loop
+        self.pid = os.getpid()
+        self.producer = f"remote/{os.urandom(12).hex()}"  # of pushes that name none
+        self.welcome: Welcome | None = None  # unset until first connected
+        self._patience_s = patience_s
+        self._sequence = 0
+        self._number = 0
+        self._wire: _Wire | None = None
+        self._frames = Frames(LARGEST)
+        self._ready = False
+        self._stuck = False
+        self._closed = False
+        self._backlog: deque[Entry] = deque()  # not sent
+        self._out: list[Entry] = []  # sent at the end of this turn
+        self._pending: dict[int, Entry] = {}  # sent, or about to be
+        self._pushes = 0  # among those
+        self._most = PUSHES  # in flight; the server says how many
+        self._flushing = False
+        self._watchers: dict[int, Watcher] = {}
+        self._connecting: asyncio.Task[None] | None = None
+        self._greeting: asyncio.Future[Message] | None = None
+        self._heard = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    async def ask(self, request: Request, *, repeat: bool = False, push: bool = False) -> Any:
+        """The answer. Raises what the server raised."""
+        entry = self.submit(request, repeat=repeat, push=push)
+        return await entry.future
+
+    async def ask_waiting(
+        self,
+        request: Request,
+        late: Callable[[Answer], None] | None = None,
+        *,
+        repeat: bool = False,
+    ) -> Any:
+        """The same for a request that may wait long. Cancelled, it is given up on the other side,
+        and `late` is told if it had been answered by then."""
+        entry = self.submit(request, repeat=repeat)
+        entry.late = late
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            self._give_up(entry)
+            raise
+
+    def submit(self, request: Request, *, repeat: bool = False, push: bool = False) -> Entry:
+        """Have it sent as soon as it can be, in order."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        entry = self._entry(request, repeat, push)
+        if self._backlog or not self._may_send(entry):
+            self._backlog.append(entry)
+            if not self._ready:
+                self._connect_if_wanted()
+        else:
+            self._send(entry)
+        return entry
+
+    def _entry(self, request: Request, repeat: bool, push: bool) -> Entry:
+        self._number += 1
+        request.req_id = self._number
+        frame = bytearray(HEADER)
+        _ENCODER.encode_into(request, frame, HEADER)
+        size = len(frame) - HEADER
+        if size > LARGEST:
+            raise BatchTooLarge(f"{size} bytes in one call; push in smaller batches", "runs")
+        frame[:HEADER] = size.to_bytes(HEADER, "big")
+        return Entry(self._number, frame, request.answer, self.loop.create_future(), repeat, push)
+
+    def _may_send(self, entry: Entry) -> bool:
+        return (
+            self._ready
+            and not self._stuck
+            and len(self._pending) < self._most
+            and not (entry.push and self._pushes >= PUSHES)
+        )
+
+    def _send(self, entry: Entry) -> None:
+        assert entry.frame is not None
+        limit = KNOWN_LIMIT if self.welcome is None else self.welcome.frame
+        if len(entry.frame) - HEADER > limit:
+            size = len(entry.frame) - HEADER
+            _fail(entry, BatchTooLarge(f"{size} bytes in one call; at most {limit}", "runs"))
+            return
+        self._pending[entry.number] = entry
+        self._pushes += entry.push
+        self._out.append(entry)
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        out, self._out = self._out, []
+        if not out or self._wire is None:
+            return
+        if len(out) == 1:
+            self._wire.transport.write(out[0].frame or b"")
+        else:
+            self._wire.transport.write(b"".join(entry.frame or b"" for entry in out))
+        for entry in out:
+            entry.sent = True
+            if not entry.repeat:
+                entry.frame = None
+
+    def _pump(self) -> None:
+        """Send what waits, as far as it may be sent now."""
+        backlog = self._backlog
+        while backlog:
+            if backlog[0].future.done():  # given up
+                backlog.popleft()
+            elif self._may_send(backlog[0]):
+                self._send(backlog.popleft())
+            else:
+                return
+
+    def _give_up(self, entry: Entry) -> None:
+        """Nobody waits for this any more."""
+        future = entry.future
+        if not future.cancelled():
+            # Answered in the instant in which it was cancelled.
+            if entry.late is not None and future.exception() is None:
+                entry.late(future.result())
+            return
+        if entry.number not in self._pending:
+            return  # answered, or never sent: then it is skipped when its turn comes
+        if not entry.sent:
+            self._forget(entry)
+            self._out.remove(entry)
+            return
+        if self._ready:
+            asked = self._entry(Abandon(request=entry.number), False, False)
+            asked.future.add_done_callback(_ignore)
+            asked.future.add_done_callback(lambda _: self._forget(entry))
+            self._send(asked)
+
+    def _forget(self, entry: Entry) -> None:
+        if self._pending.pop(entry.number, None) is not None:
+            self._pushes -= entry.push
+
+    def post(self, request: Request) -> None:
+        """Send it if there is a connection; nobody wants to know what becomes of it."""
+        if self._ready and not self._closed:
+            entry = self._entry(request, False, False)
+            entry.future.add_done_callback(_ignore)
+            self._send(entry)
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def watch(self, watcher: Watcher, request: Watch) -> None:
+        self._number += 1
+        name = request.watch = self._number
+        entry = self.submit(request)
+        self._watchers[name] = watcher
+
+        def answered(future: "asyncio.Future[Answer]") -> None:
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, PenstockError):
+                self._watchers.pop(name, None)
+                watcher.end(error)
+
+        entry.future.add_done_callback(answered)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        for name, each in list(self._watchers.items()):
+            if each is watcher:
+                del self._watchers[name]
+                self.post(Unwatch(watch=name))
+
+    def _end_watchers(self, error: PenstockError | None) -> None:
+        """Those that the server knows of; those that it has not heard of yet go on."""
+        waiting = {entry.number - 1 for entry in self._backlog}
+        for name, watcher in list(self._watchers.items()):
+            if error is None or name not in waiting:
+                del self._watchers[name]
+                watcher.end(error)
+
+    # -- what comes ------------------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        self._heard = self.loop.time()
+        frames = self._frames
+        frames.feed(data)
+        try:
+            while (message := frames.take()) is not None:
+                self._hear(message)
+        except (BadFrame, msgspec.MsgspecError) as error:
+            if self._greeting is not None and not self._greeting.done():
+                self._greeting.set_exception(
+                    Unavailable(f"{self.target} answers otherwise: {error}")
+                )
+            self._drop()
+            return
+        if self._backlog:
+            self._pump()
+
+    def _hear(self, message: Message) -> None:
+        head = _HEAD.decode(message)
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(message)
+            return
+        if head.ok is None:
+            self._told(message)
+            return
+        entry = self._pending.pop(head.req_id or 0, None)
+        if entry is None:
+            return
+        self._pushes -= entry.push
+        future = entry.future
+        if not head.ok:
+            if not future.done():
+                future.set_exception(_refused(message))
+        elif not future.done():
+            future.set_result(_decoder(entry.answer).decode(message))
+        elif entry.late is not None:
+            entry.late(_decoder(entry.answer).decode(message))
+
+    def _told(self, message: Message) -> None:
+        told = _TOLD.decode(message)
+        watcher = self._watchers.get(told.watch)
+        if watcher is None:
+            return
+        if told.event is not UNSET:
+            watcher.offer([told.event])
+        else:
+            del self._watchers[told.watch]
+            watcher.end(error_of(told.code, told.error) if told.code else None)
+
+    # -- connecting ------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Connect at once, or raise: for whoever wants to know now."""
+        if not self._ready:
+            await self._attempt()
+            self._begin()
+
+    def _connect_if_wanted(self) -> None:
+        if self._connecting is None and not self._closed and not self._ready:
+            self._connecting = self.loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        """Try until it works or our patience is at its end; then whoever waits is told."""
+        deadline = self.loop.time() + self._patience_s
+        backoff = FIRST_BACKOFF_S
+        try:
+            while True:
+                try:
+                    await self._attempt()
+                except Unavailable as error:
+                    left = deadline - self.loop.time()
+                    if left <= 0:
+                        self._refuse_all(error)
+                        return
+                    # Many clients lose one server at once: each comes back at a time of its own.
+                    await asyncio.sleep(min(random.uniform(0, backoff), left))  # noqa: S311
+                    backoff = min(2 * backoff, LAST_BACKOFF_S)
+                except PenstockError as error:  # it does not let us in: asking again is no use
+                    self._refuse_all(error)
+                    return
+                else:
+                    self._connecting = None
+                    self._begin()
+                    return
+        finally:
+            self._connecting = None
+
+    async def _attempt(self) -> None:
+        target, loop = self.target, self.loop
+        self._frames = Frames(LARGEST)
+        greeting: asyncio.Future[Message] = loop.create_future()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                wire: _Wire
+                if target.path:
+                    _, wire = await loop.create_unix_connection(lambda: _Wire(self), target.path)
+                else:
+                    _, wire = await loop.create_connection(
+                        lambda: _Wire(self), target.host, target.port
+                    )
+                self._wire = wire
+                self._greeting = greeting
+                hello = Hello(token=target.token, client=f"penstock/{__version__}", req_id=0)
+                frame = bytearray(HEADER)
+                _ENCODER.encode_into(hello, frame, HEADER)
+                frame[:HEADER] = (len(frame) - HEADER).to_bytes(HEADER, "big")
+                wire.transport.write(frame)
+                message = await greeting
+            if not _HEAD.decode(message).ok:
+                raise _refused(message)
+            self.welcome = _decoder(Welcome).decode(message)
+            self._most = max(self.welcome.requests - SPARE, 1)
+        except OSError as error:
+            self._drop()
+            why = "no answer in time" if isinstance(error, TimeoutError) else error
+            raise Unavailable(f"{target} cannot be reached: {why}") from error
+        except BaseException:
+            self._drop()
+            raise
+        finally:
+            self._greeting = None
+
+    def _drop(self) -> None:
+        if self._wire is not None:
+            self._wire.transport.abort()
+
+    def _begin(self) -> None:
+        if self._wire is None:  # lost already
+            self._connect_if_wanted()
+            return
+        self._ready = True
+        self._heard = self.loop.time()
+        if self._timer is None:
+            self._timer = self.loop.call_later(SILENCE_S, self._listen_for_silence)
+        self._pump()
+
+    def _refuse_all(self, error: PenstockError) -> None:
+        backlog, self._backlog = self._backlog, deque()
+        for entry in backlog:
+            _fail(entry, error)
+
+    def pause(self, stuck: bool) -> None:
+        """The peer does not read, or reads again."""
+        self._stuck = stuck
+        if not stuck:
+            self._pump()
+
+    def lost(self) -> None:
+        """The connection has ended."""
+        self._wire = None
+        self._ready = self._stuck = False
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(
+                Unavailable(f"{self.target} ended the connection before it was heard")
+            )
+        again = []
+        for entry in self._pending.values():
+            if entry.future.done():
+                continue
+            if not entry.sent or (entry.repeat and entry.lost < REPEATS):
+                entry.lost += entry.sent
+                entry.sent = False
+                again.append(entry)
+            else:
+                why = "the connection was lost: what became of this call is not known"
+                entry.future.set_exception(Unavailable(why))
+        self._pending.clear()
+        self._out.clear()
+        self._pushes = 0
+        self._backlog.extendleft(reversed(again))
+        self._end_watchers(Unavailable("the connection was lost: events may have been missed"))
+        if self._backlog:
+            self._connect_if_wanted()
+
+    def _listen_for_silence(self) -> None:
+        """A peer that vanished without a word is found out while somebody waits for it."""
+        self._timer = None
+        if self._closed or not self._ready:
+            return
+        silent = self.loop.time() - self._heard
+        if self._pending and silent >= 2 * SILENCE_S:
+            self._drop()
+            return
+        if silent >= SILENCE_S and (self._pending or self._watchers):
+            self.post(Ping())
+        self._timer = self.loop.call_later(SILENCE_S, self._listen_for_silence)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def shut(self) -> None:
+        """Whoever waits is told that it is over; what has been said is sent."""
+        if self._closed:
+            return
+        self._flush()
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        over = Unavailable("the store is closed")
+        for entry in (*self._pending.values(), *self._backlog):
+            _fail(entry, over)
+        self._pending.clear()
+        self._backlog.clear()
+        self._end_watchers(None)
+        if self._wire is not None:
+            self._wire.transport.close()
+
+    async def close(self) -> None:
+        self.shut()
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
+        if self._wire is not None:
+            await asyncio.shield(self._wire.gone)
+
+
+def _refused(message: Message) -> PenstockError:
+    refusal = _REFUSAL.decode(message)
+    return error_of(refusal.code, refusal.error, refusal.field or "")
+
+
+def _fail(entry: Entry, error: PenstockError) -> None:
+    if not entry.future.done():
+        entry.future.set_exception(error)
+
+
+def _ignore(future: "asyncio.Future[Any]") -> None:
+    if not future.cancelled():
+        future.exception()
