@@ -10,7 +10,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Job, LogLine
 from penstock.model.lifecycle import State
-from penstock.model.store import Explanation, Result
+from penstock.model.store import Explanation, Result, Standing
 from penstock.protocol.command import Answer, Refusal, ReqId, Session
 from penstock.protocol.native_base import Native, in_sight, require_job
 
@@ -30,6 +30,23 @@ class Get(Native, kw_only=True, tag="GET"):
         tenant = self.where(session)
         session.principal.require_sight()
         return Jobs(jobs=await in_sight(session, tenant, self.ids))
+
+
+class Stands(Answer, kw_only=True):
+    jobs: list[Standing | None]  # in the order of the ids; null for each that is not known
+
+
+class WhereStanding(Native, kw_only=True, tag="STANDING"):
+    """Queue, state and lease of these jobs: for servers, as it tells the tokens of others."""
+
+    answer: ClassVar[type[Answer]] = Stands
+
+    ids: list[int]
+
+    async def call(self, session: Session) -> Stands:
+        tenant = self.where(session)
+        session.principal.require_all("admin")
+        return Stands(jobs=await session.store.standing(tenant, self.ids))
 
 
 class Found(Answer, kw_only=True):
@@ -214,6 +231,7 @@ class Unwatch(Native, kw_only=True, tag="UNWATCH"):
 
 LOOKING: tuple[type[Native], ...] = (
     Get,
+    WhereStanding,
     Find,
     ByKey,
     AskResult,

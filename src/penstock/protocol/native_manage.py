@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from penstock.model.errors import Forbidden
 from penstock.model.job import Codec, Ids
+from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec
 from penstock.model.store import CronInfo, QueueInfo
@@ -194,6 +195,26 @@ class DrainQueue(Native, kw_only=True, tag="DRAINQUEUE"):
         return Counted(count=await session.store.drain(tenant, self.queue))
 
 
+class Clean(Native, kw_only=True, tag="CLEANQUEUE"):
+    """Forget jobs of one state that are old enough: by their end, or by their push if they wait."""
+
+    answer: ClassVar[type[Answer]] = Counted
+    audited: ClassVar[bool] = True
+
+    queue: str
+    state: State
+    older_ms: int = 0
+    limit: int | None = None
+
+    async def call(self, session: Session) -> Counted:
+        tenant = self.where(session)
+        session.principal.require("admin", self.queue)
+        count = await session.store.clean(
+            tenant, self.queue, self.state, older_ms=self.older_ms, limit=self.limit
+        )
+        return Counted(count=count)
+
+
 class Purge(Native, kw_only=True, tag="PURGE"):
     """Forget every job of a queue, leases too; its configuration stays."""
 
@@ -285,6 +306,7 @@ MANAGING: tuple[type[Native], ...] = (
     Configure,
     ConfigureTenant,
     DrainQueue,
+    Clean,
     Purge,
     PutCron,
     Crons,

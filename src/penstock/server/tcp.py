@@ -6,10 +6,11 @@ from typing import Final
 from penstock.model.store import Store
 from penstock.protocol.access import Authenticator
 from penstock.protocol.command import Figures, Request
+from penstock.protocol.compatible import COMPATIBLE
 from penstock.protocol.native import NATIVE
 from penstock.stores.serving import Audit, Listener, ServingLimits
 
-COMMANDS: Final[tuple[type[Request], ...]] = NATIVE
+COMMANDS: Final[tuple[type[Request], ...]] = NATIVE + COMPATIBLE
 
 
 def tcp_listener(

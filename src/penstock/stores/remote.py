@@ -40,6 +40,7 @@ from penstock.model.store import (
     Redriven,
     Released,
     Result,
+    Standing,
     Store,
 )
 from penstock.protocol import native, native_look, native_manage, native_push, native_work
@@ -287,6 +288,12 @@ class RemoteStore(Store):
         request = native_look.Get(tenant=tenant, ids=wanted)
         return (await self._link().ask(request, repeat=True)).jobs  # type: ignore[no-any-return]
 
+    async def standing(self, tenant: str, ids: Sequence[int]) -> list[Standing | None]:
+        checks.check_tenant(tenant)
+        wanted = checks.check_id_list(ids, empty_ok=True)
+        request = native_look.WhereStanding(tenant=tenant, ids=wanted)
+        return (await self._link().ask(request, repeat=True)).jobs  # type: ignore[no-any-return]
+
     async def find(
         self,
         tenant: str,
@@ -449,6 +456,23 @@ class RemoteStore(Store):
         checks.check_tenant(tenant)
         checks.check_queue(queue)
         request = native_manage.DrainQueue(tenant=tenant, queue=queue)
+        return (await self._link().ask(request)).count  # type: ignore[no-any-return]
+
+    async def clean(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        *,
+        older_ms: int = 0,
+        limit: int | None = None,
+    ) -> int:
+        checks.check_tenant(tenant)
+        checks.check_queue(queue)
+        checks.check_clean(state, older_ms, limit)
+        request = native_manage.Clean(
+            tenant=tenant, queue=queue, state=state, older_ms=older_ms, limit=limit
+        )
         return (await self._link().ask(request)).count  # type: ignore[no-any-return]
 
     async def purge(self, tenant: str, queue: str) -> int:
