@@ -62,7 +62,7 @@ def keeper_of(store: EmbeddedStore) -> Keeper:
 
 async def open_settled(at: str) -> EmbeddedStore:
     """A store that has nothing of its own to write any more."""
-    store = await open_store(at)
+    store = await open_store(at, share=False)
     assert isinstance(store, EmbeddedStore)
     keeper = keeper_of(store)
     while not keeper.idle:

@@ -17,6 +17,7 @@ from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal.base import Journal
 from penstock.stores.journal.settings import Settings
 from penstock.stores.remote import RemoteStore, target_of
+from penstock.stores.shared import SharedStore
 
 
 async def open_store(
@@ -27,6 +28,7 @@ async def open_store(
     events: EventSink | None = None,
     observer: EventSink | None = None,
     seed: int | None = None,
+    share: bool = True,
 ) -> Store:
     """Open the store that `url` names, ready for use. Close it when done.
 
@@ -38,7 +40,8 @@ async def open_store(
 
     A durable store takes settings behind a `?`: see `penstock.stores.journal.settings.Settings`.
     `events` keeps what happened, `observer` counts it: see `EventSink`.
-    `seed` fixes the jitter of backoffs (tests); None draws one for a new store.
+    `seed` fixes the jitter of backoffs (tests); None draws one for a new store. Several processes
+    may open one path: the first owns it and serves the others, unless it is not to `share` it.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory":
@@ -51,18 +54,27 @@ async def open_store(
         store = RemoteStore(target_of(url))
         await store.connect()
         return store
-    path = _path(url, parts)
-    engine = await open_durable(
-        _journal(url, parts.scheme, path),
-        path,
-        _settings(parts.query),
-        clock=clock or SystemClock(),
-        caps=caps,
-        events=events,
-        observer=observer,
-        seed=seed,
-    )
-    return EmbeddedStore(engine, parts.scheme)
+    path, settings = _path(url, parts), _settings(parts.query)
+    _journal(url, parts.scheme, path)  # or say what is wrong with the url
+
+    async def own() -> EmbeddedStore:
+        engine = await open_durable(
+            _journal(url, parts.scheme, path),
+            path,
+            settings,
+            clock=clock or SystemClock(),
+            caps=caps,
+            events=events,
+            observer=observer,
+            seed=seed,
+        )
+        return EmbeddedStore(engine, parts.scheme)
+
+    if not share or settings.mode == "ro":
+        return await own()
+    shared = SharedStore(path, own)
+    await shared.open()
+    return shared
 
 
 def journal_at(url: str) -> tuple[Journal, Path]:

@@ -169,14 +169,14 @@ async def test_a_job_is_pulled_on_one_connection_and_acked_on_another(w: World) 
 
 async def test_a_job_is_acked_by_id_after_the_server_was_started_again(tmp_path: Path) -> None:
     url, clock = f"sqlite:///{tmp_path}/jobs.db", ManualClock()
-    store = await open_store(url, clock=clock)
+    store = await open_store(url, clock=clock, share=False)
     before = Connection(store, "json", ANYBODY)
     ids = (await before.say("PUSHB", queue="q", jobs=[{"data": n} for n in range(6)]))["ids"]
     pulled = (await before.say("PULLB", queue="q", count=6))["jobs"]
     assert [job["id"] for job in pulled] == ids
     await store.close()
 
-    store = await open_store(url, clock=clock)
+    store = await open_store(url, clock=clock, share=False)
     try:
         after = Connection(store, "msgpack", ANYBODY)
         await after.say("ACK", id=ids[0], result=1)

@@ -89,7 +89,7 @@ class _World:
         url = self.url
         if self.directory is not None:
             url = f"{url}/{self.directory.name}/store"
-        self.store = await open_store(url, clock=self.clock, caps=self.caps, seed=SEED)
+        self.store = await open_store(url, clock=self.clock, caps=self.caps, seed=SEED, share=False)
 
     async def close(self) -> None:
         if self.store is not None:

@@ -35,7 +35,7 @@ def url_of(scheme: str, directory: Path, **settings: object) -> str:
 
 
 async def opened(url: str, clock: Clock | None = None) -> EmbeddedStore:
-    store = await open_store(url, clock=clock)
+    store = await open_store(url, clock=clock, share=False)
     assert isinstance(store, EmbeddedStore)
     return store
 

@@ -103,7 +103,7 @@ async def make(scheme: str, kind: str, path: Path) -> Golden:
     clock = ManualClock()
 
     async def opened() -> EmbeddedStore:
-        store = await open_store(url, clock=clock, seed=1)
+        store = await open_store(url, clock=clock, seed=1, share=False)
         assert isinstance(store, EmbeddedStore)
         return store
 

@@ -38,7 +38,7 @@ async def run(
     durability: Durability | None,
     tell_after: int,
 ) -> None:
-    store = await open_store(url)
+    store = await open_store(url, share=False)
     with TellingLog(log, tell_after) as lines:
         recorder = Recorder(store, lines)
         print("READY", flush=True)

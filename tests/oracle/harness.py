@@ -59,7 +59,7 @@ class OnDisk(EmbeddedStore):
 
     @classmethod
     async def there(cls, url: str, **options: Any) -> Self:
-        opened = await open_store(url, **options)
+        opened = await open_store(url, **options, share=False)
         assert isinstance(opened, EmbeddedStore)
         return cls(opened.engine, url.partition(":")[0])
 

@@ -17,7 +17,7 @@ SCHEMES = sorted(JOURNALS)
 
 
 async def opened(url: str) -> EmbeddedStore:
-    store = await open_store(url)
+    store = await open_store(url, share=False)
     assert isinstance(store, EmbeddedStore)
     return store
 

@@ -27,7 +27,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 def filled(url: str) -> None:
     async def fill() -> None:
-        store = await open_store(url)
+        store = await open_store(url, share=False)
         await store.push_jobs("t", "q", [JobSpec(payload=b"1", key="k", group="g"), JobSpec()])
         assert await store.claim("t", ["q"]) is not None
         await store.close()
@@ -55,7 +55,7 @@ def test_the_doctor_looks_at_a_store_that_somebody_owns(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store"
 
     async def scenario() -> None:
-        store = await open_store(url)
+        store = await open_store(url, share=False)
         await store.push_jobs("t", "q", [JobSpec()] * 5)
         code, said, _ = await asyncio.to_thread(run, "doctor", url, "--json")
         await store.close()

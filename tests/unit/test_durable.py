@@ -34,7 +34,7 @@ Scenario = Callable[[EmbeddedStore], Awaitable[None]]
 
 
 async def opened(url: str, **options: Any) -> EmbeddedStore:
-    store = await open_store(url, **options)
+    store = await open_store(url, **options, share=False)
     assert isinstance(store, EmbeddedStore)
     return store
 

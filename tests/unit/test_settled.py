@@ -19,7 +19,7 @@ def test_a_store_is_settled_when_its_callers_have_their_answers(turns: int) -> N
 
     async def scenario(url: str) -> None:
         clock = ManualClock()
-        store = await open_store(url, clock=clock)
+        store = await open_store(url, clock=clock, share=False)
         await store.push_jobs(T, "q", [JobSpec(payload=b"1", delay_ms=50)])
         claimed = asyncio.create_task(store.claim(T, ["q"], wait_ms=200))
         await settled(store)

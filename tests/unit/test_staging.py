@@ -83,7 +83,7 @@ def test_a_large_push_forgotten_in_the_same_turn_leaves_nothing(path: tuple[str,
     url = f"{path[0]}:///{path[1]}"
 
     async def play() -> None:
-        store = await open_store(url)
+        store = await open_store(url, share=False)
         assert isinstance(store, EmbeddedStore)
         pushed = asyncio.ensure_future(_push(store, LARGE, LARGE))
         purged = asyncio.ensure_future(store.purge("default", "work"))
@@ -91,7 +91,7 @@ def test_a_large_push_forgotten_in_the_same_turn_leaves_nothing(path: tuple[str,
         await asyncio.gather(pushed, purged, kept)
         assert purged.result() == 2
         await crash(store)
-        again = await open_store(url)
+        again = await open_store(url, share=False)
         jobs = await again.get("default", [*pushed.result(), *kept.result()])
         assert [job and job.payload for job in jobs] == [None, None, LARGE[::-1], b"x"]
         await again.close()

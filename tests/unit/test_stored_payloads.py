@@ -47,7 +47,7 @@ def on(scheme: str, scenario: Callable[[EmbeddedStore], Awaitable[None]]) -> Non
     """A store that keeps one chunk in memory, the one used last."""
 
     async def whole(url: str) -> None:
-        store = await open_store(f"{url}?cache_bytes=0")
+        store = await open_store(f"{url}?cache_bytes=0", share=False)
         assert isinstance(store, EmbeddedStore)
         await scenario(store)
 
@@ -108,7 +108,7 @@ def test_a_job_pushed_while_its_neighbour_goes_and_is_read_keeps_its_payload(sch
         await settled(store)
         (job,) = await store.get(T, ids)
         await store.close()
-        again = await open_store(url_of(store))
+        again = await open_store(url_of(store), share=False)
         assert await again.get(T, ids) == [job]
         assert job is not None
         assert job.payload == b"2"

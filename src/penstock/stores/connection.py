@@ -206,6 +206,17 @@ class Connection(asyncio.Protocol):
         for task in self._work.values():
             task.cancel()
 
+    def hand_over(self) -> None:
+        """Somebody else will serve: whoever waits asks there again; what is under way is answered,
+        and nothing more is read."""
+        self.transport.pause_reading()
+        for held in self._held:
+            if held.task is not None and getattr(held.request, "wait_ms", False):
+                held.abandoned = True
+                held.task.cancel()
+        for task in self._work.values():
+            task.cancel()
+
     @property
     def in_hand(self) -> bool:
         return bool(self._held) or bool(self._work)

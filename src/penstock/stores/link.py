@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any, Final
 
@@ -146,13 +146,22 @@ class _Wire(asyncio.Protocol):
 
 
 class Link:
-    def __init__(self, target: Target, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
+    def __init__(
+        self,
+        target: Target,
+        loop: asyncio.AbstractEventLoop,
+        patience_s: float,
+        before: Callable[[], Awaitable[None]] | None = None,
+        keep: bool = False,
+    ) -> None:
         self.target = target
         self.loop = loop
         self.pid = os.getpid()
         self.producer = f"remote/{os.urandom(12).hex()}"  # of pushes that name none
         self.welcome: Welcome | None = None  # unset until first connected
         self._patience_s = patience_s
+        self._before = before  # done before each attempt to connect
+        self._keep = keep  # connected, also while nobody waits
         self._sequence = 0
         self._number = 0
         self._wire: _Wire | None = None
@@ -422,6 +431,8 @@ class Link:
             self._connecting = None
 
     async def _attempt(self) -> None:
+        if self._before is not None:
+            await self._before()
         target, loop = self.target, self.loop
         self._frames = Frames(LARGEST)
         greeting: asyncio.Future[Message] = loop.create_future()
@@ -505,7 +516,7 @@ class Link:
         self._pushes = 0
         self._backlog.extendleft(reversed(again))
         self._end_watchers(Unavailable("the connection was lost: events may have been missed"))
-        if self._backlog:
+        if self._backlog or self._keep:
             self._connect_if_wanted()
 
     def _listen_for_silence(self) -> None:

@@ -4,8 +4,10 @@ Every call is checked here as at any other store's door, so that bad input never
 becomes one native command. Pushes that carry no number of their own are given one, so that a push
 whose answer was lost can be repeated and is never a duplicate.
 
-What is safe to repeat is repeated when the connection is lost. What is not (ack, fail, release,
-claim …) raises Unavailable once it has been sent, because nobody knows what became of it.
+What is safe to repeat is repeated when the connection is lost. What is not (ack, fail, release …)
+raises Unavailable once it has been sent, because nobody knows what became of it. A claim is
+repeated: jobs that were handed over and never arrived are delivered again when their lease ends,
+whether or not somebody asks.
 
 One store may be used from many threads, each with its loop, and after a fork: each loop of each
 process has a connection of its own.
@@ -13,7 +15,7 @@ process has a connection of its own.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -54,9 +56,18 @@ PATIENCE_S: Final = 30.0  # how long a call waits for a server that cannot be re
 
 
 class RemoteStore(Store):
-    def __init__(self, target: Target, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        patience_s: float = PATIENCE_S,
+        before: Callable[[], Awaitable[None]] | None = None,
+        keep: bool = False,
+    ) -> None:
         self.target = target
         self._patience_s = patience_s
+        self._before = before  # done before each attempt to connect
+        self._keep = keep  # connected, also while nobody says anything
         self._links: dict[asyncio.AbstractEventLoop, Link] = {}
         self._inherited: list[object] = []  # of the process that we were forked from: not ours
         self._pid = os.getpid()
@@ -90,7 +101,9 @@ class RemoteStore(Store):
             self._pid = os.getpid()
         for other in [each for each in self._links if each.is_closed()]:
             del self._links[other]
-        link = self._links[loop] = Link(self.target, loop, self._patience_s)
+        link = self._links[loop] = Link(
+            self.target, loop, self._patience_s, self._before, self._keep
+        )
         return link
 
     # -- producing -------------------------------------------------------------------------------
@@ -185,7 +198,7 @@ class RemoteStore(Store):
             worker=worker,
             wait_ms=wait_ms,
         )
-        return (await link.ask_waiting(request, give_back)).claimed()  # type: ignore[no-any-return]
+        return (await link.ask_waiting(request, give_back, repeat=True)).claimed()  # type: ignore[no-any-return]
 
     async def ack(
         self,
@@ -511,6 +524,13 @@ class RemoteStore(Store):
     async def ping(self) -> None:
         """Answers when everything that was sent before has been begun."""
         await self._link().ask(native.Ping(), repeat=True)
+
+    async def leave(self) -> None:
+        """This loop needs the store no more; others go on."""
+        if self._pid == os.getpid():
+            link = self._links.pop(asyncio.get_running_loop(), None)
+            if link is not None:
+                await link.close()
 
     async def close(self) -> None:
         self._closed = True

@@ -24,6 +24,7 @@ from penstock.stores.unix import bind, unlink
 
 FOR_STRANGERS: Final = frozenset({"HELLO", "AUTH", "PING"})  # before one has said who one is
 GRACE_S: Final = 30.0  # what workers are given to finish when the server stops
+LOOK_S: Final = 0.001  # how often we look whether the disk has answered
 TURNS: Final = 100  # of the loop, for what is cancelled to come to its end
 FLUSH_S: Final = 5.0  # …and peers to read their answers
 
@@ -89,9 +90,12 @@ class Listener:
         bound = server.sockets[0].getsockname()
         return bound[0], bound[1]
 
-    async def listen_unix(self, path: str | Path) -> Path:
-        """Listen on a socket file that only this user can reach."""
-        sock, inode = bind(Path(path))
+    async def listen_unix(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Listen on a socket file that only this user can reach.
+
+        A file that nobody listens at is replaced; with `replace` any: for whoever has a lock.
+        """
+        sock, inode = bind(Path(path), replace=replace)
         server = await self.loop.create_unix_server(
             lambda: Connection(self), sock=sock, backlog=1_024
         )
@@ -172,6 +176,20 @@ class Listener:
         self.gate.shut()
         if self._connections:
             await self.gate.idle(grace_s)
+        await self.close()
+
+    async def hand_over(self, within_s: float = FLUSH_S) -> None:
+        """End as if by accident, but with every answer that there is: clients turn to whoever
+        serves the store next and ask again what they were not answered."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.hand_over()
+        deadline = self.loop.time() + within_s
+        while any(connection.in_hand for connection in self._connections):
+            if self.loop.time() >= deadline:
+                break
+            await asyncio.sleep(LOOK_S)
         await self.close()
 
     async def close(self, flush_s: float = FLUSH_S) -> None:

@@ -20,6 +20,10 @@ from penstock.model.errors import Unavailable
 _WITNESS_AT: Final = 21  # behind the owner's process id and its line break
 
 
+class Owned(Unavailable):
+    """Another process, or another store of this one, owns the path."""
+
+
 def owner_of(path: Path) -> int | None:
     """The process that owns a path now, if one does."""
     try:
@@ -75,7 +79,7 @@ class Ownership:
         except OSError:
             owner = _said_by(handle) or "unknown"
             os.close(handle)
-            raise Unavailable(
+            raise Owned(
                 f"{self._path.with_suffix('')} is owned by process {owner}", "url"
             ) from None
         os.pwrite(handle, b"%*d\n" % (_WITNESS_AT - 1, os.getpid()), 0)
