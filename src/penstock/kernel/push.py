@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def push(kernel: "Kernel", command: Push) -> Pushed:
     loads = command.loads
-    if len(loads) == 1 and command.producer is None and command.bulk is None:
+    if len(loads) == 1 and command.bulk is None:
         # The hot path: one run of plain jobs into a queue without bounds.
         load = loads[0]
         if (
@@ -36,10 +36,38 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
             tenant = kernel.tenants.get(command.tenant)
             queue = tenant.queues.get(load.queue) if tenant is not None else None
             if queue is not None and not queue.bounded:
+                if command.producer is not None:
+                    answer = _recalled(kernel, command)
+                    if answer is not None:
+                        return answer
                 if len(load.ends) == 1 and load.option_of is None and load.delay_ms is None:
-                    return Pushed((append_single(kernel, queue, load),))
-                return Pushed((append_plain(kernel, queue, load),))
+                    pushed = Pushed((append_single(kernel, queue, load),))
+                else:
+                    pushed = Pushed((append_plain(kernel, queue, load),))
+                if command.producer is not None:
+                    _remember(kernel, command, pushed)
+                return pushed
     return _push(kernel, command)
+
+
+def _recalled(kernel: "Kernel", command: Push) -> Pushed | None:
+    """The answer that this producer got for this sequence; None if it is new."""
+    assert command.producer is not None
+    producer = kernel.producer(command.tenant, command.producer)
+    if producer is None:
+        if len(kernel.producers) >= kernel.caps.producers:
+            raise Overloaded(f"{kernel.caps.producers} producers are remembered", "producer")
+        return None
+    answer = producer.recall(command.sequence, command.content)
+    if answer is not None:
+        kernel.changes.producers.touch((command.tenant, command.producer))
+        producer.used_at = max(producer.used_at, kernel.now)
+    return answer
+
+
+def _remember(kernel: "Kernel", command: Push, pushed: Pushed) -> None:
+    assert command.producer is not None
+    kernel.remember(command.tenant, command.producer, command.sequence, command.content, pushed)
 
 
 class Leaving(NamedTuple):
@@ -63,16 +91,10 @@ def push_replacing(kernel: "Kernel", command: Push, leaving: Sequence[tuple[Bloc
 
 def _push(kernel: "Kernel", command: Push, leaving: Leaving = NOTHING) -> Pushed:
     tenant_name = command.tenant
-    producer = None
     if command.producer is not None:
-        producer = kernel.producer(tenant_name, command.producer)
-        answer = producer.recall(command.sequence, command.content) if producer else None
-        if producer is not None and answer is not None:
-            kernel.changes.producers.touch((tenant_name, command.producer))
-            producer.used_at = max(producer.used_at, kernel.now)
+        answer = _recalled(kernel, command)
+        if answer is not None:
             return answer
-        if producer is None and len(kernel.producers) >= kernel.caps.producers:
-            raise Overloaded(f"{kernel.caps.producers} producers are remembered", "producer")
     bulk = kernel.open_bulk(tenant_name, command.bulk) if command.bulk is not None else None
     _check_queues(kernel, tenant_name, command.loads)
     _check_ttls(kernel, command.loads)
@@ -82,7 +104,7 @@ def _push(kernel: "Kernel", command: Push, leaving: Leaving = NOTHING) -> Pushed
     _check_bounds(kernel, tenant_name, batch, leaving)
     pushed = batch.apply(command.part)
     if command.producer is not None:
-        kernel.remember(tenant_name, command.producer, command.sequence, command.content, pushed)
+        _remember(kernel, command, pushed)
     return pushed
 
 

@@ -63,7 +63,8 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
     async def call(self, session: Session) -> RunPushed:
         tenant = self.where(session)
         runs = [self._alike()] if self.runs is None else [run.run() for run in self.runs]
-        session.principal.require("push", *(run.queue for run in runs))
+        for run in runs:
+            session.principal.require("push", run.queue)
         pushed = await session.store.push(
             tenant,
             runs,

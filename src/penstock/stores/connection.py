@@ -12,7 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from msgspec import UNSET
@@ -145,9 +145,8 @@ class Connection(asyncio.Protocol):
     # -- life ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base
+        self.transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else ""
         sock = transport.get_extra_info("socket")

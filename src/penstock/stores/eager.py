@@ -21,6 +21,10 @@ def begin(call: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
         awaited = call.send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
+    if awaited is not None:
+        # A future is marked when it is awaited and unmarked by the task that takes it up. That is
+        # a turn from now; others may await the same one until then, and must not find it marked.
+        awaited._asyncio_future_blocking = False
     return asyncio.get_running_loop().create_task(_Rest(call, awaited))
 
 
@@ -41,8 +45,6 @@ class _Rest(Coroutine[Any, Any, T]):
         self._told = True
         awaited, self._awaited = self._awaited, None
         if awaited is not None:
-            # A future is marked when it is awaited and unmarked when a task takes it up. Others
-            # may await the same one, and their tasks have unmarked it meanwhile.
             awaited._asyncio_future_blocking = True
         return awaited
 

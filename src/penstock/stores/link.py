@@ -13,7 +13,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -99,7 +99,7 @@ class Entry:
         number: int,
         frame: bytearray,
         answer: type[Answer],
-        future: "asyncio.Future[Answer]",
+        future: "asyncio.Future[Any]",
         repeat: bool,
         push: bool,
     ) -> None:
@@ -123,8 +123,7 @@ class _Wire(asyncio.Protocol):
         self.gone: asyncio.Future[None] = link.loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base
 
     def data_received(self, data: bytes) -> None:
         if self._link is not None:

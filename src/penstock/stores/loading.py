@@ -2,10 +2,11 @@
 
 from array import array
 from collections.abc import Sequence
-from hashlib import blake2b
-from typing import Any, Final
+from hashlib import blake2b, sha256
+from typing import Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from penstock.kernel.commands import Load
 from penstock.model.job import KeyClaim, Run
@@ -61,26 +62,21 @@ def content(runs: Sequence[Run], bulk: str | None, part: str) -> bytes:
     """A digest of everything that a push says, to tell a repeat from another push.
 
     Each push of a remote producer pays for it, so the two long columns are hashed as they lie in
-    memory: 10,000 jobs of 50 bytes in 0.6 ms.
+    memory. Much is hashed by the function that processors have instructions for (10,000 jobs of 50
+    bytes in 0.35 ms, half of what BLAKE2 takes), little by the one that is quick to set up.
     """
-    whole = blake2b(digest_size=16)
-    whole.update(msgspec.msgpack.encode((bulk, part)))
+    large = sum(len(run.data) for run in runs) > MUCH
+    whole = sha256() if large else blake2b(digest_size=16)
+    whole.update(_ENCODER.encode((bulk, part)))
     for run in runs:
-        ends = run.ends
+        queue, data, ends, *rest = astuple(run)
         if not isinstance(ends, array) or ends.typecode != "I":
             ends = array("I", ends)
-        whole.update(_ENCODER.encode([len(run.data), len(ends), *_said(run)]))
-        whole.update(run.data)
+        whole.update(_ENCODER.encode((queue, len(data), len(ends), rest)))
+        whole.update(data)
         whole.update(ends)
-    return whole.digest()
+    return whole.digest()[:16]
 
 
-def _said(run: Run) -> list[Any]:
-    """All of a run but its payloads; that of most runs is short."""
-    return [run.queue, run.options, *map(run.__getattribute__, _COLUMNS)]
-
-
+MUCH: Final = 16 * 1024  # bytes
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=list)  # of arrays
-_COLUMNS: Final = [
-    field for field in Run.__struct_fields__ if field not in ("queue", "options", "data", "ends")
-]
