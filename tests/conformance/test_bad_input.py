@@ -12,6 +12,7 @@ import pytest
 
 from penstock.model.errors import BatchTooLarge, Invalid, PayloadTooLarge, PenstockError
 from penstock.model.job import JobError, JobOptions, JobSpec, LogLine, Run
+from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Limits, QueueConfig, Rate
 from penstock.model.schedule import Cron, CronSpec, Daily, Every
 from tests.conformance.harness import BOOM, PATIENCE_S, Harness
@@ -70,6 +71,8 @@ WITH_TENANT: dict[str, Call] = {
     "configure": lambda s, t, e: s.configure(t, "q", QueueConfig(paused=True)),
     "configure_tenant": lambda s, t, e: s.configure_tenant(t, Bounds(jobs=1)),
     "drain": lambda s, t, e: s.drain(t, "q"),
+    "clean": lambda s, t, e: s.clean(t, "q", State.READY),
+    "standing": lambda s, t, e: s.standing(t, [e.ready]),
     "purge": lambda s, t, e: s.purge(t, "q"),
     "put_cron": lambda s, t, e: s.put_cron(t, cron()),
     "crons": lambda s, t, e: s.crons(t),
@@ -101,6 +104,7 @@ WITH_QUEUE: dict[str, tuple[str, Callable[[Any, str, Any], Awaitable[object]]]] 
     "queues": ("names|queue", lambda s, t, q: s.queues(t, [q])),
     "configure": ("queue", lambda s, t, q: s.configure(t, q, QueueConfig(paused=True))),
     "drain": ("queue", lambda s, t, q: s.drain(t, q)),
+    "clean": ("queue", lambda s, t, q: s.clean(t, q, State.READY)),
     "purge": ("queue", lambda s, t, q: s.purge(t, q)),
     "put_cron": ("queue", lambda s, t, q: s.put_cron(t, cron(queue=q))),
 }
@@ -122,6 +126,7 @@ WITH_IDS: dict[str, Callable[[Any, str, Estate, Any], Awaitable[object]]] = {
     "cancel": lambda s, t, e, ids: s.cancel(t, ids),
     "redrive": lambda s, t, e, ids: s.redrive(t, "q", ids=ids),
     "purge_dead": lambda s, t, e, ids: s.purge_dead(t, "q", ids=ids),
+    "standing": lambda s, t, e, ids: s.standing(t, ids),
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.model.errors import LeaseLost, NotFound, PenstockError
 from penstock.model.job import JobError, LogLine
+from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every
 from tests.conformance.harness import Harness, after
@@ -130,6 +131,7 @@ async def touch_own_lease_with_their_ids(b: Harness, a: Estate) -> None:
 
 
 async def touch_cancel(b: Harness, a: Estate) -> None:
+    assert await b.store.standing(b.name, list(a.ids)) == [None] * len(a.ids)
     for discard in (False, True):
         answer = await b.cancel(*a.ids, discard=discard)
         assert (len(answer.acked), sorted(answer.lost)) == (0, sorted(a.ids))
@@ -145,6 +147,8 @@ async def touch_dead(b: Harness, a: Estate) -> None:
 async def touch_whole_queues(b: Harness, a: Estate) -> None:
     for queue in ("q", "produced", "crons"):
         assert await b.store.drain(b.name, queue) == 0
+        for state in (each for each in State if each not in (State.ACTIVE, State.HELD)):
+            assert await b.store.clean(b.name, queue, state) == 0
         assert await b.store.purge(b.name, queue) == 0
 
 
