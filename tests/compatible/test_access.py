@@ -27,7 +27,7 @@ SAID: dict[str, dict[str, Any]] = {
     "MOVETODELAYED": {"id": "id", "delay": 1},
     "FLOW": {"queue": "q", "children": [{"queue": "q"}]},
     "GETCHILDREN": {"parent_id": "id"},
-    "CLEAN": {"queue": "q", "state": "waiting"},
+    "CLEAN": {"queue": "q", "grace": 0, "state": "waiting"},
     "RATELIMIT": {"queue": "q", "limit": 1},
     "SETCONCURRENCY": {"queue": "q", "limit": 1},
     "CRON": {"name": "cron", "queue": "q", "repeat_every": 1_000},

@@ -120,7 +120,8 @@ async def test_dead_letters_are_listed_with_what_broke_them(w: World) -> None:
     assert {job["error"] for job in jobs} == {"broken"}
     assert {job["state"] for job in jobs} == {"failed"}
     assert len((await c.say("DLQ", queue="q", count=2))["jobs"]) == 2
-    await c.refused("DLQ", "invalid", queue="q", count=0)
+    await c.refused("DLQ", "invalid", "count", queue="q", count=0)
+    await c.refused("DLQ", "invalid", "count", queue="q", count=1_001)
 
 
 async def test_dead_letters_run_again(w: World) -> None:

@@ -119,7 +119,7 @@ async def test_old_jobs_of_a_state_are_cleaned_away(w: World) -> None:
     assert (await c.say("CLEAN", queue="q", grace=0, state="failed"))["count"] == 1
     assert (await c.say("CLEAN", queue="q", grace=0, state="delayed"))["count"] == 1
     assert [await c.state(dead), await c.state(delayed)] == [None, None]
-    assert (await c.say("CLEAN", queue="q"))["count"] == 1
+    assert (await c.say("CLEAN", queue="q", grace=0, state="completed"))["count"] == 1
     assert await c.state(new) is None
 
 
@@ -141,7 +141,9 @@ async def test_cleaning_takes_a_thousand_unless_it_says_otherwise(w: World) -> N
     ],
 )
 async def test_cleanings_that_are_none(w: World, said: dict[str, Any], field: str) -> None:
-    await w.connect().refused("CLEAN", "invalid", field, **{"queue": "q"} | said)
+    await w.connect().refused(
+        "CLEAN", "invalid", field, **{"queue": "q", "grace": 0, "state": "failed"} | said
+    )
 
 
 async def test_queues_are_listed_with_their_limits(w: World) -> None:

@@ -167,6 +167,15 @@ async def test_a_job_is_pulled_on_one_connection_and_acked_on_another(w: World) 
     await pulling.refused("FAIL", "lease_lost", "id", id=job_id)
 
 
+async def test_a_result_that_is_too_large_is_refused_and_the_job_is_still_held(w: World) -> None:
+    c = w.connect()
+    job_id = await c.push()
+    await c.pull()
+    await c.refused("ACK", "payload_too_large", "result", id=job_id, result="x" * 10_485_761)
+    await c.say("ACK", id=job_id, result=None)
+    assert (await c.say("GETRESULT", id=job_id))["result"] is None
+
+
 async def test_a_job_is_acked_by_id_after_the_server_was_started_again(tmp_path: Path) -> None:
     url, clock = f"sqlite:///{tmp_path}/jobs.db", ManualClock()
     store = await open_store(url, clock=clock, share=False)
@@ -269,6 +278,7 @@ async def test_progress_and_logs_are_kept(w: World) -> None:
         {"timestamp": now, "message": "two", "level": "error"},
     ]
     await c.refused("PROGRESS", "invalid", "progress", id=job_id, progress=101)
+    await c.refused("LOG", "invalid", "level", id=job_id, message="m", level="l" * 100)
     await c.say("PARTIAL", id=job_id, data=[1], index=0)
 
 

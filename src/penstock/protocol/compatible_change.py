@@ -4,16 +4,16 @@ from typing import ClassVar
 
 from msgspec import Raw
 
-from penstock.model.errors import Conflict, NotFound, PenstockError
+from penstock.model.errors import Conflict, Invalid, NotFound
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
 from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.compatible_jobs import wire_job
-from penstock.protocol.compatible_look import WireJobs
-from penstock.protocol.compatible_push import in_their_words
+from penstock.protocol.compatible_look import MAX_PAGE, WireJobs
 from penstock.protocol.compatible_reach import (
     Counted,
     Done,
+    in_their_words,
     job_of,
     standing_of,
     tenant_of,
@@ -62,12 +62,10 @@ class UpdateJob(Request, tag="UPDATEJOB", kw_only=True):
     async def call(self, session: Session) -> Done:
         await standing_of(session, self.id, "admin")
         data = written(self.data, session.encoding)
-        try:
+        with in_their_words():
             await session.store.edit(
                 tenant_of(session), self.id, payload=data, codec=session.encoding
             )
-        except PenstockError as error:
-            raise in_their_words(error) from error
         return Done()
 
 
@@ -111,15 +109,13 @@ class MoveToDelayed(Request, tag="MOVETODELAYED", kw_only=True):
     async def call(self, session: Session) -> Done:
         standing = await standing_of(session, self.id)
         tenant = tenant_of(session)
-        try:
+        with in_their_words():
             if standing.lease is None:
                 session.principal.require("admin", standing.queue)
                 await session.store.edit(tenant, self.id, delay_ms=self.delay)
             else:
                 session.principal.require("claim", standing.queue)
                 await self._fail(session, tenant, standing.lease)
-        except PenstockError as error:
-            raise in_their_words(error) from error
         return Done()
 
     async def _fail(self, session: Session, tenant: str, lease: str) -> None:
@@ -146,6 +142,8 @@ class Dlq(Request, tag="DLQ", kw_only=True):
     async def call(self, session: Session) -> WireJobs:
         session.principal.require_sight(self.queue)
         limit = DEAD_LETTERS if self.count is None else self.count
+        if not 1 <= limit <= MAX_PAGE:
+            raise Invalid(f"{limit} is not in 1 to {MAX_PAGE}", "count")
         page = await session.store.find(
             tenant_of(session), self.queue, state=State.DEAD, limit=limit
         )

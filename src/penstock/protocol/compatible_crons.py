@@ -5,20 +5,14 @@ from typing import ClassVar
 import msgspec
 from msgspec import Raw
 
-from penstock.model.errors import Invalid, NotFound, PenstockError
+from penstock.model.errors import Invalid, NotFound
 from penstock.model.schedule import Cron as Expression
 from penstock.model.schedule import CronSpec, Every, Schedule
 from penstock.model.store import CronInfo
 from penstock.protocol.command import Answer, Encoding, Request, Session
 from penstock.protocol.compatible_push import options_of
-from penstock.protocol.compatible_reach import Done, tenant_of
+from penstock.protocol.compatible_reach import Done, in_their_words, tenant_of
 from penstock.protocol.transcode import NOTHING, shown, written
-
-_FIELDS = {
-    "expression": "schedule",
-    "every_ms": "repeat_every",
-    "payload": "data",
-}
 
 
 class Cron(Request, tag="CRON", kw_only=True):
@@ -54,11 +48,8 @@ class Cron(Request, tag="CRON", kw_only=True):
             options=options_of(session.encoding, self.priority),
             limit=self.limit,
         )
-        try:
+        with in_their_words():
             await session.store.put_cron(tenant_of(session), spec)
-        except PenstockError as error:
-            field = _FIELDS.get(error.field, error.field)
-            raise type(error)(error.message, field) from error
         return Done()
 
 

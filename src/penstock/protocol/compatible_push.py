@@ -15,33 +15,19 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import Raw
 
-from penstock.model.errors import Invalid, PenstockError
+from penstock.model.errors import Invalid
 from penstock.model.job import Codec, JobOptions, KeyClaim, Run
 from penstock.model.policy import LEASE_MS, MAX_DURATION_MS, SECOND_MS, Backoff
 from penstock.model.store import Pushed
 from penstock.protocol.command import Answer, Encoding, Request, Session
 from penstock.protocol.compatible_jobs import CUSTOM, DEBOUNCE, UNIQUE
-from penstock.protocol.compatible_reach import Done, tenant_of
+from penstock.protocol.compatible_reach import Done, in_their_words, tenant_of
 from penstock.protocol.transcode import NOTHING, NULL
 
 DEBOUNCE_MS: Final = 5_000
 MAX_ATTEMPTS: Final = 3
 BACKOFF_MS: Final = SECOND_MS
 BACKOFF_GROWTH: Final = 2**10  # a wait is at most this many times the base
-
-# What the store calls otherwise than this wire, for refusals.
-_FIELDS: Final = {
-    "payload": "data",
-    "delay_ms": "delay",
-    "ttl_ms": "ttl",
-    "timeout_ms": "timeout",
-    "lease_ms": "stall_timeout",
-    "backoff.base_ms": "backoff",
-    "retain_ms": "keep_completed_age",
-    "keep_key": "debounce_ttl",
-    "group": "group_id",
-    "runs": "jobs",
-}
 
 
 class Saying(Request, kw_only=True, tag=False):
@@ -160,15 +146,8 @@ class Flow(Saying, tag="FLOW", tag_field="cmd", kw_only=True):
 
 
 async def _push(session: Session, runs: list[Run]) -> Pushed:
-    try:
+    with in_their_words():
         return await session.store.push(tenant_of(session), runs)
-    except PenstockError as error:
-        raise in_their_words(error) from error
-
-
-def in_their_words(error: PenstockError) -> PenstockError:
-    """The same refusal, naming the field as this wire does."""
-    return type(error)(error.message, _FIELDS.get(error.field, error.field))
 
 
 def _ids(pushed: Pushed) -> Sequence[int]:
@@ -194,11 +173,11 @@ def _decoded(jobs: Raw, encoding: Encoding) -> tuple[bool, list[Any]]:
     """Whether the jobs say nothing but their data, and the jobs."""
     try:
         return True, _PLAIN[encoding].decode(jobs)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     try:
         return False, _SAYINGS[encoding].decode(jobs)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(str(error), "jobs") from error
 
 

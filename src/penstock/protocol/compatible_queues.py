@@ -9,22 +9,23 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec.structs import replace
 
-from penstock.model.errors import Invalid, PenstockError
+from penstock.model.errors import Invalid
 from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CONFIG, SECOND_MS, Limits, QueueConfig, Rate
 from penstock.model.store import QueueInfo
 from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.compatible_jobs import state_of
 from penstock.protocol.compatible_look import pending
-from penstock.protocol.compatible_reach import Counted, Done, queue_of, queues_of, tenant_of
+from penstock.protocol.compatible_reach import (
+    Counted,
+    Done,
+    in_their_words,
+    queue_of,
+    queues_of,
+    tenant_of,
+)
 
 CLEANED: Final = 1_000  # jobs that one CLEAN takes, unless it says otherwise
-
-_FIELDS: Final = {
-    "limits.rate.tokens": "limit",
-    "limits.concurrency": "limit",
-    "older_ms": "grace",
-}
 
 
 class _QueueRequest(Request, kw_only=True):
@@ -34,11 +35,8 @@ class _QueueRequest(Request, kw_only=True):
     queue: str
 
     async def configure(self, session: Session, config: QueueConfig) -> Done:
-        try:
+        with in_their_words():
             await session.store.configure(tenant_of(session), self.queue, config)
-        except PenstockError as error:
-            field = _FIELDS.get(error.field, error.field)
-            raise type(error)(error.message, field) from error
         return Done()
 
     async def config_of(self, session: Session) -> QueueConfig:
@@ -152,8 +150,8 @@ class Clean(_QueueRequest, tag="CLEAN", kw_only=True):
     where they wait, since their end where they ended."""
 
     answer: ClassVar[type[Answer]] = Counted
-    grace: int = 0  # ms
-    state: str = "completed"  # waiting, delayed, waiting-children, completed or failed
+    grace: int  # ms
+    state: str  # waiting, delayed, waiting-children, completed or failed
     limit: int | None = None  # 1000; 0: all
 
     async def call(self, session: Session) -> Counted:
@@ -162,12 +160,10 @@ class Clean(_QueueRequest, tag="CLEAN", kw_only=True):
         if state is State.ACTIVE:
             raise Invalid("jobs that are being worked on cannot be cleaned away", "state")
         limit = CLEANED if self.limit is None else self.limit or None
-        try:
+        with in_their_words():
             count = await session.store.clean(
                 tenant_of(session), self.queue, state, older_ms=self.grace, limit=limit
             )
-        except PenstockError as error:
-            raise type(error)(error.message, _FIELDS.get(error.field, error.field)) from error
         return Counted(count=count)
 
 

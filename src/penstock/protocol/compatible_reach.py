@@ -4,13 +4,49 @@ This wire names jobs and never leases: the server looks up which lease holds a j
 queue that the principal does not see does not exist, in the same words as one that never was.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
-from penstock.model.errors import LeaseLost, NotFound
+from penstock.model.errors import LeaseLost, NotFound, PenstockError
 from penstock.model.job import MAX_ID, Job
 from penstock.model.store import QueueInfo, Standing
 from penstock.protocol.access import Scope
 from penstock.protocol.command import Answer, Session
+
+# What this wire calls otherwise than the store does.
+FIELDS: Final = {
+    "payload": "data",
+    "delay_ms": "delay",
+    "ttl_ms": "ttl",
+    "timeout_ms": "timeout",
+    "lease_ms": "stall_timeout",
+    "backoff.base_ms": "backoff",
+    "retain_ms": "keep_completed_age",
+    "keep_key": "debounce_ttl",
+    "group": "group_id",
+    "runs": "jobs",
+    "results": "result",
+    "logs.message": "message",
+    "logs.level": "level",
+    "limits.rate.tokens": "limit",
+    "limits.concurrency": "limit",
+    "older_ms": "grace",
+    "expression": "schedule",
+    "every_ms": "repeat_every",
+    "job_id": "id",
+}
+
+
+@contextmanager
+def in_their_words() -> Iterator[None]:
+    """A refusal names its field as this wire does."""
+    try:
+        yield
+    except PenstockError as error:
+        if error.field not in FIELDS:
+            raise
+        raise type(error)(error.message, FIELDS[error.field]) from error
 
 
 class Done(Answer, kw_only=True):

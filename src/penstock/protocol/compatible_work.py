@@ -16,7 +16,13 @@ from penstock.model.job import MAX_BATCH, JobError, Lease, LogLine
 from penstock.model.policy import DAY_MS
 from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.compatible_jobs import WireJob, pulled
-from penstock.protocol.compatible_reach import Done, lease_of, standings_of, tenant_of
+from penstock.protocol.compatible_reach import (
+    Done,
+    in_their_words,
+    lease_of,
+    standings_of,
+    tenant_of,
+)
 from penstock.protocol.together import TURN, Together, others_first
 from penstock.protocol.transcode import NOTHING, as_json, given
 
@@ -115,7 +121,8 @@ class Ack(Request, tag="ACK", kw_only=True):
         tenant, encoding = tenant_of(session), session.encoding
         if given(self.result, encoding):
             results = {self.id: bytes(self.result)}
-            await session.store.ack(tenant, lease, (self.id,), results=results, codec=encoding)
+            with in_their_words():
+                await session.store.ack(tenant, lease, (self.id,), results=results, codec=encoding)
         else:
             await session.store.ack(tenant, lease, (self.id,))
         return Done()
@@ -202,7 +209,8 @@ class Log(Request, tag="LOG", kw_only=True):
     async def call(self, session: Session) -> Done:
         lease = await lease_of(session, self.id)
         line = LogLine(0, self.message, self.level)
-        await session.store.report(tenant_of(session), lease, self.id, logs=(line,))
+        with in_their_words():
+            await session.store.report(tenant_of(session), lease, self.id, logs=(line,))
         return Done()
 
 
