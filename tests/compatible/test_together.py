@@ -75,7 +75,7 @@ async def test_whoever_is_cancelled_cancels_all_of_them_and_lets_them_clean_up()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert calls.answers == ["early", None, None]
-    assert log[2:] == ["cancelled a", "cleaned up a", "cancelled b", "cleaned up b"]
+    assert sorted(log[2:]) == ["cancelled a", "cancelled b", "cleaned up a", "cleaned up b"]
 
 
 async def test_one_that_breaks_ends_the_others() -> None:
@@ -90,6 +90,22 @@ async def test_one_that_breaks_ends_the_others() -> None:
     with pytest.raises(ZeroDivisionError):
         await calls
     assert log == ["begun a"]
+
+
+async def test_whoever_is_cancelled_while_calls_are_still_begun_cancels_all_of_them() -> None:
+    calls, log, never = Together(), list[Any](), asyncio.Event()
+
+    async def wait() -> None:
+        calls.begin(when(never, "a", log))
+        await calls.others_first()
+        raise AssertionError("it goes on")
+
+    task = asyncio.ensure_future(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["begun a", "cancelled a", "cleaned up a"]
 
 
 async def test_others_have_a_turn() -> None:

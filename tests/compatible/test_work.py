@@ -364,6 +364,29 @@ async def test_a_batch_whose_caller_is_gone_is_given_back(w: World) -> None:
     assert [(job.state, job.attempt) for job in jobs if job] == [(State.READY, 0)] * 4
 
 
+async def test_a_large_batch_whose_caller_is_gone_half_way_is_given_back(w: World) -> None:
+    slow = SlowStore(w.store)
+    c = Connection(slow, w.encoding, ANYBODY)  # type: ignore[arg-type]
+    ids = (await c.say("PUSHB", queue="q", jobs=[{} for _ in range(600)]))["ids"]
+    waiting = asyncio.ensure_future(c.say("PULLB", queue="q", count=600))
+    await asyncio.sleep(0)
+    assert 1 < slow.claims < 600
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert {job.state for job in await w.store.get(TENANT, ids) if job} == {State.READY}
+
+
+async def test_a_request_keeps_to_who_asked_though_the_connection_changes_hands(w: World) -> None:
+    c = w.connect()
+    waiting = asyncio.ensure_future(c.say("PULL", queue="q", timeout=1_000))
+    await w.settle()
+    await c.say("AUTH", token="acme")
+    job_id = await w.connect().push()
+    await c.push()
+    assert (await waiting)["job"]["id"] == job_id
+
+
 async def test_a_store_that_ends_in_the_middle_of_a_batch_refuses(w: World) -> None:
     c = w.connect()
     await c.push()

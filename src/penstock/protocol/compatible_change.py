@@ -1,6 +1,6 @@
 """Compatible commands that change jobs: those of owners and operators, all of them audited."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import Raw
 
@@ -11,17 +11,17 @@ from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.compatible_jobs import wire_job
 from penstock.protocol.compatible_look import MAX_PAGE, WireJobs
 from penstock.protocol.compatible_reach import (
+    Caller,
     Counted,
     Done,
     in_their_words,
     job_of,
     standing_of,
-    tenant_of,
     unknown,
 )
 from penstock.protocol.transcode import NOTHING, written
 
-DEAD_LETTERS = 100
+DEAD_LETTERS: Final = 100
 
 
 class Cancel(Request, tag="CANCEL", kw_only=True):
@@ -31,7 +31,8 @@ class Cancel(Request, tag="CANCEL", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> Done:
-        return await _end(session, self.id, discard=False)
+        who = Caller.of(session)
+        return await _end(who, self.id, discard=False)
 
 
 class Discard(Request, tag="DISCARD", kw_only=True):
@@ -41,12 +42,13 @@ class Discard(Request, tag="DISCARD", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> Done:
-        return await _end(session, self.id, discard=True)
+        who = Caller.of(session)
+        return await _end(who, self.id, discard=True)
 
 
-async def _end(session: Session, job_id: int, *, discard: bool) -> Done:
-    await standing_of(session, job_id, "admin")
-    ended = await session.store.cancel(tenant_of(session), (job_id,), discard=discard)
+async def _end(who: Caller, job_id: int, *, discard: bool) -> Done:
+    await standing_of(who, job_id, "admin")
+    ended = await who.store.cancel(who.tenant, (job_id,), discard=discard)
     if not ended.acked:
         raise Conflict(f"job {job_id} has ended", "id")
     return Done()
@@ -60,12 +62,11 @@ class UpdateJob(Request, tag="UPDATEJOB", kw_only=True):
     data: Raw = NOTHING
 
     async def call(self, session: Session) -> Done:
-        await standing_of(session, self.id, "admin")
-        data = written(self.data, session.encoding)
+        who = Caller.of(session)
+        await standing_of(who, self.id, "admin")
+        data = written(self.data, who.encoding)
         with in_their_words():
-            await session.store.edit(
-                tenant_of(session), self.id, payload=data, codec=session.encoding
-            )
+            await who.store.edit(who.tenant, self.id, payload=data, codec=who.encoding)
         return Done()
 
 
@@ -81,8 +82,9 @@ class ChangePriority(Request, tag="CHANGEPRIORITY", kw_only=True):
     priority: int
 
     async def call(self, session: Session) -> Done:
-        await standing_of(session, self.id, "admin")
-        await session.store.edit(tenant_of(session), self.id, priority=self.priority)
+        who = Caller.of(session)
+        await standing_of(who, self.id, "admin")
+        await who.store.edit(who.tenant, self.id, priority=self.priority)
         return Done()
 
 
@@ -93,8 +95,9 @@ class Promote(Request, tag="PROMOTE", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> Done:
-        await standing_of(session, self.id, "admin")
-        await session.store.edit(tenant_of(session), self.id, delay_ms=0)
+        who = Caller.of(session)
+        await standing_of(who, self.id, "admin")
+        await who.store.edit(who.tenant, self.id, delay_ms=0)
         return Done()
 
 
@@ -107,26 +110,27 @@ class MoveToDelayed(Request, tag="MOVETODELAYED", kw_only=True):
     delay: int  # ms from now
 
     async def call(self, session: Session) -> Done:
-        standing = await standing_of(session, self.id)
-        tenant = tenant_of(session)
+        who = Caller.of(session)
+        standing = await standing_of(who, self.id)
+        tenant = who.tenant
         with in_their_words():
             if standing.lease is None:
-                session.principal.require("admin", standing.queue)
-                await session.store.edit(tenant, self.id, delay_ms=self.delay)
+                who.principal.require("admin", standing.queue)
+                await who.store.edit(tenant, self.id, delay_ms=self.delay)
             else:
-                session.principal.require("claim", standing.queue)
-                await self._fail(session, tenant, standing.lease)
+                who.principal.require("claim", standing.queue)
+                await self._fail(who, tenant, standing.lease)
         return Done()
 
-    async def _fail(self, session: Session, tenant: str, lease: str) -> None:
+    async def _fail(self, who: Caller, tenant: str, lease: str) -> None:
         """Not a release and then an edit: between the two a waiting worker would have it again."""
-        job = await job_of(session, self.id)
+        job = await job_of(who, self.id)
         if job is None:
             raise unknown(self.id)
         if job.attempt == job.options.max_attempts:
             raise Conflict(f"this is the last attempt of job {self.id}", "id")
         error = JobError(kind="moved_to_delayed", message=f"put off by {self.delay} ms")
-        await session.store.fail(tenant, lease, (self.id,), error=error, retry_in_ms=self.delay)
+        await who.store.fail(tenant, lease, (self.id,), error=error, retry_in_ms=self.delay)
 
 
 # -- dead letters ----------------------------------------------------------------------------------
@@ -140,16 +144,13 @@ class Dlq(Request, tag="DLQ", kw_only=True):
     count: int | None = None  # 100; at most 1000
 
     async def call(self, session: Session) -> WireJobs:
-        session.principal.require_sight(self.queue)
+        who = Caller.of(session)
+        who.principal.require_sight(self.queue)
         limit = DEAD_LETTERS if self.count is None else self.count
         if not 1 <= limit <= MAX_PAGE:
             raise Invalid(f"{limit} is not in 1 to {MAX_PAGE}", "count")
-        page = await session.store.find(
-            tenant_of(session), self.queue, state=State.DEAD, limit=limit
-        )
-        return WireJobs(
-            jobs=[wire_job(job, session.encoding, with_state=True) for job in page.jobs]
-        )
+        page = await who.store.find(who.tenant, self.queue, state=State.DEAD, limit=limit)
+        return WireJobs(jobs=[wire_job(job, who.encoding, with_state=True) for job in page.jobs])
 
 
 class RetryDlq(Request, tag="RETRYDLQ", kw_only=True):
@@ -162,14 +163,15 @@ class RetryDlq(Request, tag="RETRYDLQ", kw_only=True):
     id: int | None = None
 
     async def call(self, session: Session) -> Counted:
-        session.principal.require("admin", self.queue)
-        tenant = tenant_of(session)
+        who = Caller.of(session)
+        who.principal.require("admin", self.queue)
+        tenant = who.tenant
         if self.id is None:
-            return Counted(count=len((await session.store.redrive(tenant, self.queue)).ids))
-        standing = await standing_of(session, self.id)
+            return Counted(count=len((await who.store.redrive(tenant, self.queue)).ids))
+        standing = await standing_of(who, self.id)
         if standing.queue != self.queue or standing.state is not State.DEAD:
             raise NotFound(f"job {self.id} is no dead letter of this queue", "id")
-        redriven = await session.store.redrive(tenant, self.queue, ids=(self.id,))
+        redriven = await who.store.redrive(tenant, self.queue, ids=(self.id,))
         if redriven.conflicts:
             raise Conflict(f"a key of job {self.id} has been taken by another", "id")
         return Counted(count=len(redriven.ids))
@@ -183,11 +185,12 @@ class PurgeDlq(Request, tag="PURGEDLQ", kw_only=True):
     queue: str
 
     async def call(self, session: Session) -> Counted:
-        session.principal.require("admin", self.queue)
-        return Counted(count=await session.store.purge_dead(tenant_of(session), self.queue))
+        who = Caller.of(session)
+        who.principal.require("admin", self.queue)
+        return Counted(count=await who.store.purge_dead(who.tenant, self.queue))
 
 
-CHANGE = (
+CHANGE: Final = (
     Cancel,
     Discard,
     UpdateJob,

@@ -1,6 +1,6 @@
 """Compatible commands about repeated jobs: CRON, CRONDELETE, CRONLIST."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 from msgspec import Raw
@@ -11,7 +11,7 @@ from penstock.model.schedule import CronSpec, Every, Schedule
 from penstock.model.store import CronInfo
 from penstock.protocol.command import Answer, Encoding, Request, Session
 from penstock.protocol.compatible_push import options_of
-from penstock.protocol.compatible_reach import Done, in_their_words, tenant_of
+from penstock.protocol.compatible_reach import Caller, Done, in_their_words
 from penstock.protocol.transcode import NOTHING, shown, written
 
 
@@ -28,7 +28,8 @@ class Cron(Request, tag="CRON", kw_only=True):
     limit: int | None = None  # jobs in all; null: without end
 
     async def call(self, session: Session) -> Done:
-        session.principal.require("admin", self.queue)
+        who = Caller.of(session)
+        who.principal.require("admin", self.queue)
         if (self.schedule is None) == (self.repeat_every is None):
             raise Invalid("give either a schedule or repeat_every", "schedule")
         schedule: Schedule
@@ -36,20 +37,20 @@ class Cron(Request, tag="CRON", kw_only=True):
             schedule = Expression(expression=self.schedule)
         else:
             schedule = Every(every_ms=self.repeat_every or 0)
-        known = await _known(session, self.name)
+        known = await _known(who, self.name)
         if known is not None:
-            session.principal.require("admin", known.spec.queue)
+            who.principal.require("admin", known.spec.queue)
         spec = CronSpec(
             name=self.name,
             queue=self.queue,
             schedule=schedule,
-            payload=written(self.data, session.encoding),
-            codec=session.encoding,
-            options=options_of(session.encoding, self.priority),
+            payload=written(self.data, who.encoding),
+            codec=who.encoding,
+            options=options_of(who.encoding, self.priority),
             limit=self.limit,
         )
         with in_their_words():
-            await session.store.put_cron(tenant_of(session), spec)
+            await who.store.put_cron(who.tenant, spec)
         return Done()
 
 
@@ -60,18 +61,19 @@ class CronDelete(Request, tag="CRONDELETE", kw_only=True):
     name: str
 
     async def call(self, session: Session) -> Done:
-        principal = session.principal
+        who = Caller.of(session)
+        principal = who.principal
         principal.require("admin")
-        known = await _known(session, self.name)
+        known = await _known(who, self.name)
         if known is None or not principal.sees(known.spec.queue):
             raise NotFound(f"there is no cron {self.name[:60]!r}", "name")
         principal.require("admin", known.spec.queue)
-        await session.store.drop_cron(tenant_of(session), self.name)
+        await who.store.drop_cron(who.tenant, self.name)
         return Done()
 
 
-async def _known(session: Session, name: str) -> CronInfo | None:
-    for cron in await session.store.crons(tenant_of(session)):
+async def _known(who: Caller, name: str) -> CronInfo | None:
+    for cron in await who.store.crons(who.tenant):
         if cron.spec.name == name:
             return cron
     return None
@@ -99,11 +101,12 @@ class CronList(Request, tag="CRONLIST", kw_only=True):
     answer: ClassVar[type[Answer]] = WireCrons
 
     async def call(self, session: Session) -> WireCrons:
-        principal = session.principal
+        who = Caller.of(session)
+        principal = who.principal
         principal.require_sight()
-        crons = await session.store.crons(tenant_of(session))
+        crons = await who.store.crons(who.tenant)
         seen = [cron for cron in crons if principal.sees(cron.spec.queue)]
-        return WireCrons(crons=[_wire_cron(cron, session.encoding) for cron in seen])
+        return WireCrons(crons=[_wire_cron(cron, who.encoding) for cron in seen])
 
 
 def _wire_cron(cron: CronInfo, encoding: Encoding) -> WireCron:
@@ -126,4 +129,4 @@ def _wire_cron(cron: CronInfo, encoding: Encoding) -> WireCron:
     )
 
 
-CRONS = (Cron, CronDelete, CronList)
+CRONS: Final = (Cron, CronDelete, CronList)

@@ -4,7 +4,6 @@ What happens to jobs of a queue is told line by line, one for each job. Lines ca
 tells them from answers. A client that reads too slowly is told so and is no longer subscribed.
 """
 
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, ClassVar, Final
 
@@ -15,7 +14,7 @@ from penstock.model.checks import check_queue
 from penstock.model.errors import Invalid, PenstockError
 from penstock.model.event import Event, EventKind
 from penstock.protocol.command import Answer, Request, Session
-from penstock.protocol.compatible_reach import Done, tenant_of
+from penstock.protocol.compatible_reach import Caller, Done
 from penstock.protocol.together import TURN, others_first
 
 # What this wire calls what happens.
@@ -66,21 +65,17 @@ class Subscribe(Request, tag="SUBSCRIBE", kw_only=True):
     events: tuple[str, ...] = ()
 
     async def call(self, session: Session) -> Done:
-        session.principal.require_sight(self.queue)
+        who = Caller.of(session)
+        who.principal.require_sight(self.queue)
         check_queue(self.queue)
         kinds: list[EventKind] = []
         for name in self.events or EVENTS:
             if name not in EVENTS:
                 raise Invalid(f"{name[:60]!r} is not one of {', '.join(EVENTS)}", "events")
             kinds += EVENTS[name]
-        events = session.store.watch(
-            tenant_of(session), queues=(self.queue,), kinds=tuple(dict.fromkeys(kinds))
-        )
-        telling = _tell(session, self.queue, events)
-        # Its first step is taken here: a task that is stopped before it began would never let go
-        # of what it watches.
-        telling.send(None)
+        telling = _tell(session, who, self.queue, tuple(dict.fromkeys(kinds)))
         session.start(_name(self.queue), telling)
+        await others_first()  # it watches before we say so
         return Done()
 
 
@@ -95,7 +90,8 @@ class Unsubscribe(Request, tag="UNSUBSCRIBE", kw_only=True):
     queue: str
 
     async def call(self, session: Session) -> Unsubscribed:
-        session.principal.require_sight(self.queue)
+        who = Caller.of(session)
+        who.principal.require_sight(self.queue)
         return Unsubscribed(was_subscribed=session.stop(_name(self.queue)))
 
 
@@ -103,10 +99,10 @@ def _name(queue: str) -> tuple[str, str]:
     return ("SUBSCRIBE", queue)
 
 
-async def _tell(session: Session, queue: str, events: AsyncIterator[Event]) -> None:
+async def _tell(session: Session, who: Caller, queue: str, kinds: tuple[EventKind, ...]) -> None:
     told = 0
+    events = who.store.watch(who.tenant, queues=(queue,), kinds=kinds)
     async with aclosing(events):  # type: ignore[type-var]
-        await others_first()
         try:
             async for event in events:
                 if event.held:

@@ -22,6 +22,7 @@ from penstock.protocol.compatible_jobs import (
     wire_job,
 )
 from penstock.protocol.compatible_reach import (
+    Caller,
     Counted,
     Done,
     job_of,
@@ -30,7 +31,6 @@ from penstock.protocol.compatible_reach import (
     queues_of,
     standing_of,
     standings_of,
-    tenant_of,
     unknown,
 )
 from penstock.protocol.transcode import shown
@@ -102,10 +102,10 @@ class ChildrenOf(Done, kw_only=True):
     total: int
 
 
-def _with_state(job: Job | None, session: Session) -> JobAndState:
+def _with_state(job: Job | None, who: Caller) -> JobAndState:
     if job is None or job.state not in STATES:
         return JobAndState(job=None, state=None)
-    return JobAndState(job=wire_job(job, session.encoding), state=STATES[job.state])
+    return JobAndState(job=wire_job(job, who.encoding), state=STATES[job.state])
 
 
 class GetJob(Request, tag="GETJOB", kw_only=True):
@@ -115,7 +115,8 @@ class GetJob(Request, tag="GETJOB", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> JobAndState:
-        return _with_state(await job_of(session, self.id), session)
+        who = Caller.of(session)
+        return _with_state(await job_of(who, self.id), who)
 
 
 class GetState(Request, tag="GETSTATE", kw_only=True):
@@ -125,7 +126,8 @@ class GetState(Request, tag="GETSTATE", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> StateOf:
-        (standing,) = await standings_of(session, (self.id,))
+        who = Caller.of(session)
+        (standing,) = await standings_of(who, (self.id,))
         return StateOf(id=self.id, state=None if standing is None else STATES.get(standing.state))
 
 
@@ -136,8 +138,9 @@ class GetResult(Request, tag="GETRESULT", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> ResultOf:
-        job = await job_of(session, self.id)
-        encoding = session.encoding
+        who = Caller.of(session)
+        job = await job_of(who, self.id)
+        encoding = who.encoding
         if job is None:
             return ResultOf(id=self.id, result=shown(None, None, encoding))
         wire = wire_job(job, encoding)
@@ -159,18 +162,19 @@ class GetJobByCustomId(Request, tag="GETJOBBYCUSTOMID", kw_only=True):
     queue: str | None = None
 
     async def call(self, session: Session) -> JobAndState:
+        who = Caller.of(session)
         custom_id = self.job_id or self.job_id_camel or self.custom_id
         if not custom_id:
             raise Invalid("is missing; give the id that the job was pushed with", "job_id")
         if self.queue is None:
-            queues = [info.queue for info in await queues_of(session)]
+            queues = [info.queue for info in await queues_of(who)]
         else:
-            session.principal.require_sight(self.queue)
+            who.principal.require_sight(self.queue)
             queues = [self.queue]
-        tenant, key = tenant_of(session), CUSTOM + custom_id
-        found = [await session.store.by_key(tenant, queue, key) for queue in queues]
+        tenant, key = who.tenant, CUSTOM + custom_id
+        found = [await who.store.by_key(tenant, queue, key) for queue in queues]
         newest = max((job_id for job_id in found if job_id is not None), default=0)
-        return _with_state(await job_of(session, newest), session)
+        return _with_state(await job_of(who, newest), who)
 
 
 class GetJobsBatch(Request, tag="GETJOBSBATCH", kw_only=True):
@@ -180,13 +184,14 @@ class GetJobsBatch(Request, tag="GETJOBSBATCH", kw_only=True):
     ids: list[int]
 
     async def call(self, session: Session) -> WireJobs:
-        jobs = await jobs_of(session, self.ids)
-        return WireJobs(jobs=_listed(jobs, session))
+        who = Caller.of(session)
+        jobs = await jobs_of(who, self.ids)
+        return WireJobs(jobs=_listed(jobs, who))
 
 
-def _listed(jobs: Sequence[Job | None], session: Session) -> list[WireJob]:
+def _listed(jobs: Sequence[Job | None], who: Caller) -> list[WireJob]:
     return [
-        wire_job(job, session.encoding, with_state=True)
+        wire_job(job, who.encoding, with_state=True)
         for job in jobs
         if job is not None and job.state in STATES
     ]
@@ -202,6 +207,7 @@ class GetJobs(Request, tag="GETJOBS", kw_only=True):
     offset: int | None = None  # 0; at most 10000
 
     async def call(self, session: Session) -> JobsAndTotal:
+        who = Caller.of(session)
         limit = 100 if self.limit is None else self.limit
         offset = self.offset or 0
         if not 1 <= limit <= MAX_PAGE:
@@ -210,25 +216,25 @@ class GetJobs(Request, tag="GETJOBS", kw_only=True):
             raise Invalid(f"{offset} is not in 0 to {MAX_OFFSET}", "offset")
         state = None if self.state is None else state_of(self.state)
         if self.queue is None:
-            queues = await queues_of(session)
+            queues = await queues_of(who)
         else:
-            session.principal.require_sight(self.queue)
-            queues = [await queue_of(session, self.queue)]
+            who.principal.require_sight(self.queue)
+            queues = [await queue_of(who, self.queue)]
         states = tuple(STATES) if state is None else (state,)
         total = sum(info.counts[each] for info in queues for each in states)
         jobs: list[Job] = []
-        async for job in _from(session, queues, state, offset):
+        async for job in _from(who, queues, state, offset):
             jobs.append(job)
             if len(jobs) == limit:
                 break
-        return JobsAndTotal(jobs=_listed(jobs, session), total=total)
+        return JobsAndTotal(jobs=_listed(jobs, who), total=total)
 
 
 async def _from(
-    session: Session, queues: list[QueueInfo], state: State | None, offset: int
+    who: Caller, queues: list[QueueInfo], state: State | None, offset: int
 ) -> AsyncIterator[Job]:
     """Jobs that this wire knows, from the offset on, as far as a bounded number of looks goes."""
-    tenant = tenant_of(session)
+    tenant = who.tenant
     looks = 0
     for info in queues:
         known = sum(info.counts.values()) if state is None else info.counts[state]
@@ -240,7 +246,7 @@ async def _from(
         cursor: int | None = 0
         while cursor is not None and looks < MAX_LOOKS:
             looks += 1
-            page = await session.store.find(
+            page = await who.store.find(
                 tenant, info.queue, state=state, cursor=cursor, limit=MAX_PAGE
             )
             for job in page.jobs:
@@ -260,8 +266,9 @@ class GetJobCounts(Request, tag="GETJOBCOUNTS", kw_only=True):
     queue: str
 
     async def call(self, session: Session) -> JobCounts:
-        session.principal.require_sight(self.queue)
-        counts = (await queue_of(session, self.queue)).counts
+        who = Caller.of(session)
+        who.principal.require_sight(self.queue)
+        counts = (await queue_of(who, self.queue)).counts
         return JobCounts(
             waiting=counts[State.READY],
             active=counts[State.ACTIVE],
@@ -278,8 +285,9 @@ class Count(Request, tag="COUNT", kw_only=True):
     queue: str
 
     async def call(self, session: Session) -> Counted:
-        session.principal.require_sight(self.queue)
-        return Counted(count=pending((await queue_of(session, self.queue)).counts))
+        who = Caller.of(session)
+        who.principal.require_sight(self.queue)
+        return Counted(count=pending((await queue_of(who, self.queue)).counts))
 
 
 def pending(counts: dict[State, int]) -> int:
@@ -299,16 +307,17 @@ class WaitJob(Request, tag="WAITJOB", kw_only=True):
     timeout: int | None = None  # 30000 ms
 
     async def call(self, session: Session) -> WaitedFor:
+        who = Caller.of(session)
         wait_ms = WAIT_MS if self.timeout is None else self.timeout
         if not 0 <= wait_ms <= DAY_MS:
             raise Invalid(f"{wait_ms} is not in 0 to {DAY_MS} ms", "timeout")
-        await standing_of(session, self.id)
+        await standing_of(who, self.id)
         try:
-            result = await session.store.result(tenant_of(session), self.id, wait_ms=wait_ms)
+            result = await who.store.result(who.tenant, self.id, wait_ms=wait_ms)
         except NotFound as error:  # forgotten meanwhile
             raise unknown(self.id) from error
         if result.state is State.COMPLETED:
-            return WaitedFor(result=shown(result.value, result.codec, session.encoding))
+            return WaitedFor(result=shown(result.value, result.codec, who.encoding))
         return WaitedFor(error=failure_of(result))
 
 
@@ -319,7 +328,8 @@ class GetProgress(Request, tag="GETPROGRESS", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> ProgressOf:
-        job = await job_of(session, self.id)
+        who = Caller.of(session)
+        job = await job_of(who, self.id)
         if job is None:
             raise unknown(self.id)
         said = ProgressSaid(id=job.id, progress=job.progress or 0, message=job.progress_message)
@@ -333,8 +343,9 @@ class GetLogs(Request, tag="GETLOGS", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> LogsOf:
-        await standing_of(session, self.id)
-        lines = await session.store.logs(tenant_of(session), self.id)
+        who = Caller.of(session)
+        await standing_of(who, self.id)
+        lines = await who.store.logs(who.tenant, self.id)
         logs = [
             WireLog(timestamp=line.at, message=line.message, level=line.level) for line in lines
         ]
@@ -348,21 +359,22 @@ class GetChildren(Request, tag="GETCHILDREN", kw_only=True):
     parent_id: int
 
     async def call(self, session: Session) -> ChildrenOf:
-        parent = await job_of(session, self.parent_id)
+        who = Caller.of(session)
+        parent = await job_of(who, self.parent_id)
         if parent is None:
             raise NotFound(f"job {self.parent_id} is not known", "parent_id")
-        standings = await session.store.standing(tenant_of(session), parent.depends_on)
+        standings = await who.store.standing(who.tenant, parent.depends_on)
         ended = [each is None or each.state is State.COMPLETED for each in standings]
-        children = await jobs_of(session, parent.depends_on)
+        children = await jobs_of(who, parent.depends_on)
         return ChildrenOf(
             parent_id=parent.id,
-            children=_listed(children, session),
+            children=_listed(children, who),
             completed=sum(ended),
             total=len(parent.depends_on),
         )
 
 
-LOOK = (
+LOOK: Final = (
     GetJob,
     GetState,
     GetResult,

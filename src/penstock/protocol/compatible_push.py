@@ -21,7 +21,7 @@ from penstock.model.policy import LEASE_MS, MAX_DURATION_MS, SECOND_MS, Backoff
 from penstock.model.store import Pushed
 from penstock.protocol.command import Answer, Encoding, Request, Session
 from penstock.protocol.compatible_jobs import CUSTOM, DEBOUNCE, UNIQUE
-from penstock.protocol.compatible_reach import Done, in_their_words, tenant_of
+from penstock.protocol.compatible_reach import Caller, Done, in_their_words
 from penstock.protocol.transcode import NOTHING, NULL
 
 DEBOUNCE_MS: Final = 5_000
@@ -83,8 +83,9 @@ class Push(Saying, tag="PUSH", tag_field="cmd", kw_only=True):
     queue: str
 
     async def call(self, session: Session) -> PushedId:
-        session.principal.require("push", self.queue)
-        pushed = await _push(session, [_run(self.queue, (self,), session.encoding)])
+        who = Caller.of(session)
+        who.principal.require("push", self.queue)
+        pushed = await _push(who, [_run(self.queue, (self,), who.encoding)])
         return PushedId(id=_ids(pushed)[0])
 
 
@@ -96,13 +97,14 @@ class PushB(Request, tag="PUSHB", kw_only=True):
     jobs: Raw  # a list; each job as in PUSH, without the queue
 
     async def call(self, session: Session) -> PushedIds:
-        session.principal.require("push", self.queue)
-        encoding = session.encoding
+        who = Caller.of(session)
+        who.principal.require("push", self.queue)
+        encoding = who.encoding
         plain, jobs = _decoded(self.jobs, encoding)
         if not jobs:
             return PushedIds(ids=())
         run = (_plain_run if plain else _run)(self.queue, jobs, encoding)
-        return PushedIds(ids=_ids(await _push(session, [run])))
+        return PushedIds(ids=_ids(await _push(who, [run])))
 
 
 class Child(Saying, tag=False, kw_only=True):
@@ -125,29 +127,30 @@ class Flow(Saying, tag="FLOW", tag_field="cmd", kw_only=True):
     children: tuple[Child, ...] = ()
 
     async def call(self, session: Session) -> Flowed:
+        who = Caller.of(session)
         by_queue: dict[str, list[int]] = {}
         for index, child in enumerate(self.children):
             by_queue.setdefault(child.queue, []).append(index)
-        session.principal.require("push", self.queue, *by_queue)
+        who.principal.require("push", self.queue, *by_queue)
         runs = [
-            _run(queue, [self.children[index] for index in indices], session.encoding)
+            _run(queue, [self.children[index] for index in indices], who.encoding)
             for queue, indices in by_queue.items()
         ]
         # Jobs of this very push are named by their place in it, from -1 down.
         order = [index for indices in by_queue.values() for index in indices]
         place = {index: number for number, index in enumerate(order, 1)}
         own = (-place[index] for index in range(len(order)))
-        parent = _run(self.queue, (self,), session.encoding)
+        parent = _run(self.queue, (self,), who.encoding)
         dependencies = (*(self.depends_on or ()), *own)
         runs.append(msgspec.structs.replace(parent, depends_on=[dependencies]))
-        ids = _ids(await _push(session, runs))
+        ids = _ids(await _push(who, runs))
         children_ids = [ids[place[index] - 1] for index in range(len(order))]
         return Flowed(parent_id=ids[-1], children_ids=children_ids)
 
 
-async def _push(session: Session, runs: list[Run]) -> Pushed:
+async def _push(who: Caller, runs: list[Run]) -> Pushed:
     with in_their_words():
-        return await session.store.push(tenant_of(session), runs)
+        return await who.store.push(who.tenant, runs)
 
 
 def _ids(pushed: Pushed) -> Sequence[int]:

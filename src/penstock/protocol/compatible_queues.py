@@ -17,12 +17,12 @@ from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.compatible_jobs import state_of
 from penstock.protocol.compatible_look import pending
 from penstock.protocol.compatible_reach import (
+    Caller,
     Counted,
     Done,
     in_their_words,
     queue_of,
     queues_of,
-    tenant_of,
 )
 
 CLEANED: Final = 1_000  # jobs that one CLEAN takes, unless it says otherwise
@@ -34,17 +34,17 @@ class _QueueRequest(Request, kw_only=True):
     audited: ClassVar[bool] = True
     queue: str
 
-    async def configure(self, session: Session, config: QueueConfig) -> Done:
+    async def configure(self, who: Caller, config: QueueConfig) -> Done:
         with in_their_words():
-            await session.store.configure(tenant_of(session), self.queue, config)
+            await who.store.configure(who.tenant, self.queue, config)
         return Done()
 
-    async def config_of(self, session: Session) -> QueueConfig:
-        session.principal.require("admin", self.queue)
-        return (await queue_of(session, self.queue)).config
+    async def config_of(self, who: Caller) -> QueueConfig:
+        who.principal.require("admin", self.queue)
+        return (await queue_of(who, self.queue)).config
 
-    async def limits_of(self, session: Session) -> tuple[QueueConfig, Limits]:
-        config = await self.config_of(session)
+    async def limits_of(self, who: Caller) -> tuple[QueueConfig, Limits]:
+        config = await self.config_of(who)
         return config, config.limits
 
 
@@ -52,16 +52,18 @@ class Pause(_QueueRequest, tag="PAUSE", kw_only=True):
     """No more jobs are pulled from a queue; pushes go on."""
 
     async def call(self, session: Session) -> Done:
-        config = await self.config_of(session)
-        return await self.configure(session, replace(config, paused=True))
+        who = Caller.of(session)
+        config = await self.config_of(who)
+        return await self.configure(who, replace(config, paused=True))
 
 
 class Resume(_QueueRequest, tag="RESUME", kw_only=True):
     """Jobs are pulled from a queue again."""
 
     async def call(self, session: Session) -> Done:
-        config = await self.config_of(session)
-        return await self.configure(session, replace(config, paused=False))
+        who = Caller.of(session)
+        config = await self.config_of(who)
+        return await self.configure(who, replace(config, paused=False))
 
 
 class Paused(Done, kw_only=True):
@@ -75,8 +77,9 @@ class IsPaused(Request, tag="ISPAUSED", kw_only=True):
     queue: str
 
     async def call(self, session: Session) -> Paused:
-        session.principal.require_sight(self.queue)
-        return Paused(paused=(await queue_of(session, self.queue)).config.paused)
+        who = Caller.of(session)
+        who.principal.require_sight(self.queue)
+        return Paused(paused=(await queue_of(who, self.queue)).config.paused)
 
 
 class RateLimit(_QueueRequest, tag="RATELIMIT", kw_only=True):
@@ -85,17 +88,19 @@ class RateLimit(_QueueRequest, tag="RATELIMIT", kw_only=True):
     limit: int
 
     async def call(self, session: Session) -> Done:
-        config, limits = await self.limits_of(session)
+        who = Caller.of(session)
+        config, limits = await self.limits_of(who)
         rate = Rate(tokens=self.limit)
-        return await self.configure(session, replace(config, limits=replace(limits, rate=rate)))
+        return await self.configure(who, replace(config, limits=replace(limits, rate=rate)))
 
 
 class RateLimitClear(_QueueRequest, tag="RATELIMITCLEAR", kw_only=True):
     """No limit to how many jobs a second are pulled."""
 
     async def call(self, session: Session) -> Done:
-        config, limits = await self.limits_of(session)
-        return await self.configure(session, replace(config, limits=replace(limits, rate=None)))
+        who = Caller.of(session)
+        config, limits = await self.limits_of(who)
+        return await self.configure(who, replace(config, limits=replace(limits, rate=None)))
 
 
 class SetConcurrency(_QueueRequest, tag="SETCONCURRENCY", kw_only=True):
@@ -104,18 +109,20 @@ class SetConcurrency(_QueueRequest, tag="SETCONCURRENCY", kw_only=True):
     limit: int
 
     async def call(self, session: Session) -> Done:
-        config, limits = await self.limits_of(session)
+        who = Caller.of(session)
+        config, limits = await self.limits_of(who)
         changed = replace(limits, concurrency=self.limit)
-        return await self.configure(session, replace(config, limits=changed))
+        return await self.configure(who, replace(config, limits=changed))
 
 
 class ClearConcurrency(_QueueRequest, tag="CLEARCONCURRENCY", kw_only=True):
     """No limit to how many jobs are worked on at once."""
 
     async def call(self, session: Session) -> Done:
-        config, limits = await self.limits_of(session)
+        who = Caller.of(session)
+        config, limits = await self.limits_of(who)
         changed = replace(limits, concurrency=None)
-        return await self.configure(session, replace(config, limits=changed))
+        return await self.configure(who, replace(config, limits=changed))
 
 
 class Drain(_QueueRequest, tag="DRAIN", kw_only=True):
@@ -124,8 +131,9 @@ class Drain(_QueueRequest, tag="DRAIN", kw_only=True):
     answer: ClassVar[type[Answer]] = Counted
 
     async def call(self, session: Session) -> Counted:
-        session.principal.require("admin", self.queue)
-        return Counted(count=await session.store.drain(tenant_of(session), self.queue))
+        who = Caller.of(session)
+        who.principal.require("admin", self.queue)
+        return Counted(count=await who.store.drain(who.tenant, self.queue))
 
 
 class Obliterate(_QueueRequest, tag="OBLITERATE", kw_only=True):
@@ -135,13 +143,14 @@ class Obliterate(_QueueRequest, tag="OBLITERATE", kw_only=True):
     answer: ClassVar[type[Answer]] = Counted
 
     async def call(self, session: Session) -> Counted:
-        session.principal.require("admin", self.queue)
-        tenant = tenant_of(session)
-        for cron in await session.store.crons(tenant):
+        who = Caller.of(session)
+        who.principal.require("admin", self.queue)
+        tenant = who.tenant
+        for cron in await who.store.crons(tenant):
             if cron.spec.queue == self.queue:
-                await session.store.drop_cron(tenant, cron.spec.name)
-        count = await session.store.purge(tenant, self.queue)
-        await self.configure(session, DEFAULT_CONFIG)
+                await who.store.drop_cron(tenant, cron.spec.name)
+        count = await who.store.purge(tenant, self.queue)
+        await self.configure(who, DEFAULT_CONFIG)
         return Counted(count=count)
 
 
@@ -155,14 +164,15 @@ class Clean(_QueueRequest, tag="CLEAN", kw_only=True):
     limit: int | None = None  # 1000; 0: all
 
     async def call(self, session: Session) -> Counted:
-        session.principal.require("admin", self.queue)
+        who = Caller.of(session)
+        who.principal.require("admin", self.queue)
         state = state_of(self.state)
         if state is State.ACTIVE:
             raise Invalid("jobs that are being worked on cannot be cleaned away", "state")
         limit = CLEANED if self.limit is None else self.limit or None
         with in_their_words():
-            count = await session.store.clean(
-                tenant_of(session), self.queue, state, older_ms=self.grace, limit=limit
+            count = await who.store.clean(
+                who.tenant, self.queue, state, older_ms=self.grace, limit=limit
             )
         return Counted(count=count)
 
@@ -204,7 +214,8 @@ class ListQueues(Request, tag="LISTQUEUES", kw_only=True):
     answer: ClassVar[type[Answer]] = WireQueues
 
     async def call(self, session: Session) -> WireQueues:
-        return WireQueues(queues=[_wire_queue(info) for info in await queues_of(session)])
+        who = Caller.of(session)
+        return WireQueues(queues=[_wire_queue(info) for info in await queues_of(who)])
 
 
 class StatsOf(Done, kw_only=True):
@@ -221,7 +232,8 @@ class Stats(Request, tag="STATS", kw_only=True):
     answer: ClassVar[type[Answer]] = StatsOf
 
     async def call(self, session: Session) -> StatsOf:
-        queues = await queues_of(session)
+        who = Caller.of(session)
+        queues = await queues_of(who)
 
         def total(*states: State) -> int:
             return sum(info.counts[state] for info in queues for state in states)
@@ -257,8 +269,9 @@ class Metrics(Request, tag="METRICS", kw_only=True):
     answer: ClassVar[type[Answer]] = MetricsOf
 
     async def call(self, session: Session) -> MetricsOf:
-        queues = await queues_of(session)
-        figures = session.figures(tenant_of(session))
+        who = Caller.of(session)
+        queues = await queues_of(who)
+        figures = session.figures(who.tenant)
         return MetricsOf(
             metrics=WireMetrics(
                 total_pushed=figures.pushed,
@@ -272,7 +285,7 @@ class Metrics(Request, tag="METRICS", kw_only=True):
         )
 
 
-QUEUES = (
+QUEUES: Final = (
     Pause,
     Resume,
     IsPaused,

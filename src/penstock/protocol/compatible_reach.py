@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+import msgspec
+
 from penstock.model.errors import LeaseLost, NotFound, PenstockError
 from penstock.model.job import MAX_ID, Job
-from penstock.model.store import QueueInfo, Standing
-from penstock.protocol.access import Scope
-from penstock.protocol.command import Answer, Session
+from penstock.model.store import QueueInfo, Standing, Store
+from penstock.protocol.access import Principal, Scope
+from penstock.protocol.command import Answer, Encoding, Session
 
 # What this wire calls otherwise than the store does.
 FIELDS: Final = {
@@ -59,25 +61,36 @@ class Counted(Done, kw_only=True):
     count: int
 
 
-def tenant_of(session: Session) -> str:
-    return session.principal.tenant_of()
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, as of when the request came: a connection may change hands (AUTH), and be asked in
+    its other encoding, while a request waits."""
+
+    store: Store
+    principal: Principal
+    tenant: str
+    encoding: Encoding
+
+    @classmethod
+    def of(cls, session: Session) -> "Caller":
+        principal = session.principal
+        return cls(session.store, principal, principal.tenant_of(), session.encoding)
 
 
-async def standing_of(session: Session, job_id: int, scope: Scope | None = None) -> Standing:
+async def standing_of(who: Caller, job_id: int, scope: Scope | None = None) -> Standing:
     """Where that job stands. Raises NotFound, or Forbidden if it is seen but out of scope."""
-    (standing,) = await standings_of(session, (job_id,))
+    (standing,) = await standings_of(who, (job_id,))
     if standing is None:
         raise unknown(job_id)
     if scope is not None:
-        session.principal.require(scope, standing.queue)
+        who.principal.require(scope, standing.queue)
     return standing
 
 
-async def standings_of(session: Session, ids: Sequence[int]) -> list[Standing | None]:
-    principal = session.principal
+async def standings_of(who: Caller, ids: Sequence[int]) -> list[Standing | None]:
+    principal = who.principal
     principal.require_sight()
     wanted = [job_id for job_id in ids if 1 <= job_id <= MAX_ID]
-    found = await session.store.standing(tenant_of(session), wanted)
+    found = await who.store.standing(who.tenant, wanted)
     if len(wanted) < len(ids):
         known = dict(zip(wanted, found, strict=True))
         found = [known.get(job_id) for job_id in ids]
@@ -86,41 +99,41 @@ async def standings_of(session: Session, ids: Sequence[int]) -> list[Standing | 
     return found
 
 
-async def lease_of(session: Session, job_id: int) -> str:
+async def lease_of(who: Caller, job_id: int) -> str:
     """The lease that holds that job now. Raises LeaseLost if none does."""
-    standing = await standing_of(session, job_id, "claim")
+    standing = await standing_of(who, job_id, "claim")
     if standing.lease is None:
         raise LeaseLost(f"nobody holds job {job_id}: it is {standing.state}", "id")
     return standing.lease
 
 
-async def jobs_of(session: Session, ids: Sequence[int]) -> list[Job | None]:
+async def jobs_of(who: Caller, ids: Sequence[int]) -> list[Job | None]:
     """What is known of those jobs; None for each that there is none, or none in sight."""
-    principal = session.principal
+    principal = who.principal
     principal.require_sight()
     wanted = list(dict.fromkeys(job_id for job_id in ids if 1 <= job_id <= MAX_ID))
-    jobs = await session.store.get(tenant_of(session), wanted)
+    jobs = await who.store.get(who.tenant, wanted)
     seen = {job.id: job for job in jobs if job is not None and principal.sees(job.queue)}
     return [seen.get(job_id) for job_id in ids]
 
 
-async def job_of(session: Session, job_id: int) -> Job | None:
-    (job,) = await jobs_of(session, (job_id,))
+async def job_of(who: Caller, job_id: int) -> Job | None:
+    (job,) = await jobs_of(who, (job_id,))
     return job
 
 
-async def queues_of(session: Session) -> list[QueueInfo]:
+async def queues_of(who: Caller) -> list[QueueInfo]:
     """Every queue in sight, by name."""
-    principal = session.principal
+    principal = who.principal
     principal.require_sight()
-    queues = await session.store.queues(tenant_of(session))
+    queues = await who.store.queues(who.tenant)
     if principal.everywhere:
         return queues
     return [info for info in queues if principal.sees(info.queue)]
 
 
-async def queue_of(session: Session, queue: str) -> QueueInfo:
-    (info,) = await session.store.queues(tenant_of(session), (queue,))
+async def queue_of(who: Caller, queue: str) -> QueueInfo:
+    (info,) = await who.store.queues(who.tenant, (queue,))
     return info
 
 

@@ -7,7 +7,7 @@ worker that comes too late ends the attempt of the one that took over.
 """
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import Raw
 
@@ -17,16 +17,16 @@ from penstock.model.policy import DAY_MS
 from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.compatible_jobs import WireJob, pulled
 from penstock.protocol.compatible_reach import (
+    Caller,
     Done,
     in_their_words,
     lease_of,
     standings_of,
-    tenant_of,
 )
-from penstock.protocol.together import TURN, Together, others_first
+from penstock.protocol.together import TURN, Together
 from penstock.protocol.transcode import NOTHING, as_json, given
 
-MAX_WAIT_MS = DAY_MS
+MAX_WAIT_MS: Final = DAY_MS
 
 
 class Pulled(Done, kw_only=True):
@@ -45,12 +45,13 @@ class Pull(Request, tag="PULL", kw_only=True):
     timeout: int | None = None  # 0; how long to wait for one, in ms
 
     async def call(self, session: Session) -> Pulled:
-        session.principal.require("claim", self.queue)
+        who = Caller.of(session)
+        who.principal.require("claim", self.queue)
         wait_ms = _wait_ms(self.timeout)
-        lease = await session.store.claim(tenant_of(session), (self.queue,), 1, wait_ms=wait_ms)
+        lease = await who.store.claim(who.tenant, (self.queue,), 1, wait_ms=wait_ms)
         if lease is None:
             return Pulled(job=None)
-        return Pulled(job=next(pulled([lease], session.encoding)))
+        return Pulled(job=next(pulled([lease], who.encoding)))
 
 
 class PullB(Request, tag="PULLB", kw_only=True):
@@ -62,32 +63,33 @@ class PullB(Request, tag="PULLB", kw_only=True):
     timeout: int | None = None  # 0; how long to wait for the first, in ms
 
     async def call(self, session: Session) -> PulledMany:
-        session.principal.require("claim", self.queue)
+        who = Caller.of(session)
+        who.principal.require("claim", self.queue)
         if self.count > MAX_BATCH:
             raise BatchTooLarge(f"{self.count} jobs; at most {MAX_BATCH} at once", "count")
         if self.count < 1:
             raise Invalid(f"{self.count} is no number of jobs, at least 1", "count")
-        tenant, wait_ms = tenant_of(session), _wait_ms(self.timeout)
-        first = await session.store.claim(tenant, (self.queue,), 1, wait_ms=wait_ms)
+        wait_ms = _wait_ms(self.timeout)
+        first = await who.store.claim(who.tenant, (self.queue,), 1, wait_ms=wait_ms)
         if first is None:
             return PulledMany(jobs=[])
         claims = Together()
         try:
-            await self._take_more(session, tenant, claims)
+            await self._take_more(who, claims)
         except BaseException:  # whoever was to have these jobs is gone
-            await _give_back(session, tenant, [first, *_granted(claims)])
+            await _give_back(who, [first, *_granted(claims)])
             raise
-        return PulledMany(jobs=list(pulled([first, *_granted(claims)], session.encoding)))
+        return PulledMany(jobs=list(pulled([first, *_granted(claims)], who.encoding)))
 
-    async def _take_more(self, session: Session, tenant: str, claims: Together) -> None:
+    async def _take_more(self, who: Caller, claims: Together) -> None:
         """Job by job, until there is none; a claim that gets nothing waits for nothing."""
         queues = (self.queue,)
         for number in range(1, self.count):
-            ended = claims.begin(session.store.claim(tenant, queues, 1))
+            ended = claims.begin(who.store.claim(who.tenant, queues, 1))
             if ended and not isinstance(claims.answers[-1], Lease):
                 break
             if not number % TURN:
-                await others_first()
+                await claims.others_first()
         await claims
 
 
@@ -95,10 +97,10 @@ def _granted(claims: Together) -> Iterable[Lease]:
     return (answer for answer in claims.answers if isinstance(answer, Lease))
 
 
-async def _give_back(session: Session, tenant: str, leases: list[Lease]) -> None:
+async def _give_back(who: Caller, leases: list[Lease]) -> None:
     releases = Together()
     for lease in leases:
-        releases.begin(session.store.release(tenant, lease.token))
+        releases.begin(who.store.release(who.tenant, lease.token))
     await releases
 
 
@@ -117,14 +119,15 @@ class Ack(Request, tag="ACK", kw_only=True):
     result: Raw = NOTHING  # kept with the job
 
     async def call(self, session: Session) -> Done:
-        lease = await lease_of(session, self.id)
-        tenant, encoding = tenant_of(session), session.encoding
+        who = Caller.of(session)
+        lease = await lease_of(who, self.id)
+        tenant, encoding = who.tenant, who.encoding
         if given(self.result, encoding):
             results = {self.id: bytes(self.result)}
             with in_their_words():
-                await session.store.ack(tenant, lease, (self.id,), results=results, codec=encoding)
+                await who.store.ack(tenant, lease, (self.id,), results=results, codec=encoding)
         else:
-            await session.store.ack(tenant, lease, (self.id,))
+            await who.store.ack(tenant, lease, (self.id,))
         return Done()
 
 
@@ -140,19 +143,19 @@ class AckB(Request, tag="ACKB", kw_only=True):
     ids: list[int]
 
     async def call(self, session: Session) -> AckedIds:
-        standings = await standings_of(session, self.ids)
+        who = Caller.of(session)
+        standings = await standings_of(who, self.ids)
         queues = {standing.queue for standing in standings if standing is not None}
-        session.principal.require("claim", *queues)
+        who.principal.require("claim", *queues)
         by_lease: dict[str, list[int]] = {}
         for job_id, standing in zip(self.ids, standings, strict=True):
             if standing is not None and standing.lease is not None:
                 by_lease.setdefault(standing.lease, []).append(job_id)
-        tenant = tenant_of(session)
         acks = Together()
         for number, (lease, ids) in enumerate(by_lease.items(), 1):
-            acks.begin(session.store.ack(tenant, lease, ids))
+            acks.begin(who.store.ack(who.tenant, lease, ids))
             if not number % TURN:
-                await others_first()
+                await acks.others_first()
         done: set[int] = set()
         for answer in await acks:
             if not isinstance(answer, PenstockError):
@@ -168,9 +171,10 @@ class Fail(Request, tag="FAIL", kw_only=True):
     error: str | None = None
 
     async def call(self, session: Session) -> Done:
-        lease = await lease_of(session, self.id)
+        who = Caller.of(session)
+        lease = await lease_of(who, self.id)
         error = JobError(message=self.error or "")
-        await session.store.fail(tenant_of(session), lease, (self.id,), error=error)
+        await who.store.fail(who.tenant, lease, (self.id,), error=error)
         return Done()
 
 
@@ -180,7 +184,8 @@ class Heartbeat(Request, tag="HEARTBEAT", kw_only=True):
     id: int
 
     async def call(self, session: Session) -> Done:
-        await session.store.extend(tenant_of(session), await lease_of(session, self.id))
+        who = Caller.of(session)
+        await who.store.extend(who.tenant, await lease_of(who, self.id))
         return Done()
 
 
@@ -192,9 +197,10 @@ class Progress(Request, tag="PROGRESS", kw_only=True):
     message: str | None = None
 
     async def call(self, session: Session) -> Done:
-        lease = await lease_of(session, self.id)
-        await session.store.report(
-            tenant_of(session), lease, self.id, progress=self.progress, message=self.message
+        who = Caller.of(session)
+        lease = await lease_of(who, self.id)
+        await who.store.report(
+            who.tenant, lease, self.id, progress=self.progress, message=self.message
         )
         return Done()
 
@@ -207,10 +213,11 @@ class Log(Request, tag="LOG", kw_only=True):
     level: str = "info"
 
     async def call(self, session: Session) -> Done:
-        lease = await lease_of(session, self.id)
+        who = Caller.of(session)
+        lease = await lease_of(who, self.id)
         line = LogLine(0, self.message, self.level)
         with in_their_words():
-            await session.store.report(tenant_of(session), lease, self.id, logs=(line,))
+            await who.store.report(who.tenant, lease, self.id, logs=(line,))
         return Done()
 
 
@@ -222,12 +229,13 @@ class Partial(Request, tag="PARTIAL", kw_only=True):
     index: int | None = None  # which piece
 
     async def call(self, session: Session) -> Done:
-        lease = await lease_of(session, self.id)
+        who = Caller.of(session)
+        lease = await lease_of(who, self.id)
         index = b"null" if self.index is None else str(self.index).encode()
-        data = as_json(self.data, session.encoding)
+        data = as_json(self.data, who.encoding)
         said = b'{"index":%b,"data":%b}' % (index, data)
-        await session.store.report(tenant_of(session), lease, self.id, partial=said)
+        await who.store.report(who.tenant, lease, self.id, partial=said)
         return Done()
 
 
-WORK = (Pull, PullB, Ack, AckB, Fail, Heartbeat, Progress, Log, Partial)
+WORK: Final = (Pull, PullB, Ack, AckB, Fail, Heartbeat, Progress, Log, Partial)

@@ -55,11 +55,24 @@ class Together:
                 del self._waiting[place]
                 self._go_on(place, call)
         except BaseException as error:
-            # Cancelled, or one of them broke: the others are told, and may clean up.
-            for call, _ in self._waiting.values():
-                yield from _ended(call, error)
+            yield from self._end(error)
             raise
         return self.answers
+
+    @coroutine
+    def others_first(self) -> Generator[Any, None, None]:
+        """The same in the midst of beginning calls."""
+        try:
+            yield
+        except BaseException as error:
+            yield from self._end(error)
+            raise
+
+    def _end(self, error: BaseException) -> Generator[Any, None, None]:
+        """Cancelled, or one of them broke: the others are told, and may clean up."""
+        while self._waiting:
+            _, (call, _) = self._waiting.popitem()
+            yield from _ended(call, error)
 
 
 def _ended(call: Coroutine[Any, Any, Any], error: BaseException) -> Generator[Any, None, None]:
