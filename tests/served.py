@@ -1,4 +1,4 @@
-"""A store behind a live server in the same loop, reached as its clients reach it."""
+"""A store behind a live server in the same loop, with its telemetry, reached as clients reach it."""
 
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -10,6 +10,8 @@ from penstock.server.tcp import tcp_listener
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.remote import RemoteStore, target_of
 from penstock.stores.serving import Listener
+from penstock.telemetry.meter import Meter
+from penstock.telemetry.store import Telemetry
 
 SERVED: Final = ("tcp", "unix")  # how it is reached
 
@@ -23,9 +25,10 @@ class ServedStore(RemoteStore):
 
     @classmethod
     async def open(cls, how: str, **options: Any) -> "ServedStore":
-        inner = await open_store("memory://", **options)
+        meter = Meter(options["clock"].now_ms)
+        inner = await open_store("memory://", observer=meter, **options)
         assert isinstance(inner, EmbeddedStore)
-        listener = tcp_listener(inner, OpenToAll())
+        listener = tcp_listener(Telemetry(inner, meter), OpenToAll())
         directory = None
         if how == "tcp":
             host, port = await listener.listen_tcp("127.0.0.1", 0)

@@ -50,7 +50,7 @@ def test_every_requirement_of_the_lock_is_pinned_with_hashes() -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", line), name
 
 
-@pytest.mark.parametrize("extra", ["core", "cli", "dev", "rocksdb"])
+@pytest.mark.parametrize("extra", ["core", "cli", "dev", "rocksdb", "server"])
 def test_the_lock_covers_what_pyproject_asks_for(extra: str) -> None:
     project = PROJECT["project"]
     asked = project["dependencies"] if extra == "core" else project["optional-dependencies"][extra]
@@ -83,12 +83,6 @@ def test_make_help_lists_every_target_a_user_needs() -> None:
 def test_the_command_prints_its_version() -> None:
     answer = penstock_command("--version")
     assert (answer.returncode, answer.stdout) == (0, f"penstock {penstock.__version__}\n")
-
-
-def test_serve_says_that_there_is_no_server_yet() -> None:
-    answer = penstock_command("serve")
-    assert answer.returncode == 2
-    assert "not part of this release yet" in answer.stderr
 
 
 def test_all_logic_without_io_is_under_the_import_contract() -> None:

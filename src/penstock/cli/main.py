@@ -93,14 +93,85 @@ def build_app() -> "typer.Typer":
         raise typer.Exit(look(backup))
 
     @app.command()
-    def serve() -> None:
-        """Start the network server (not part of this release yet)."""
-        typer.echo(
-            "the network server is not part of this release yet; "
-            "embed a store with penstock.open.open_store(...)",
-            err=True,
+    def serve(
+        url: Annotated[str | None, typer.Option(help="The store.")] = None,
+        host: Annotated[str | None, typer.Option(help="The address to listen at.")] = None,
+        port: Annotated[int | None, typer.Option(help="Of TCP; 0: a free one.")] = None,
+        http_port: Annotated[int | None, typer.Option(help="Of HTTP; 0: a free one.")] = None,
+        no_http: Annotated[
+            bool | None, typer.Option("--no-http", help="Do not listen for HTTP.")
+        ] = None,
+        unix: Annotated[str | None, typer.Option(help="The path of a Unix socket.")] = None,
+        shutdown_s: Annotated[
+            float | None, typer.Option(help="How long to wait for active jobs at the end.")
+        ] = None,
+        log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+        log_level: Annotated[
+            str | None, typer.Option(help="debug, info, warning or error.")
+        ] = None,
+        audit_file: Annotated[
+            str | None, typer.Option(help="Where actions of administrators are written down.")
+        ] = None,
+        tokens_file: Annotated[
+            str | None, typer.Option(help="A TOML file with [[tokens]].")
+        ] = None,
+        config: Annotated[
+            Path | None, typer.Option(help="The settings; penstock.toml, if it is there.")
+        ] = None,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print one line of JSON that says where.")
+        ] = False,
+        print_config: Annotated[
+            bool, typer.Option("--print-config", help="Print the effective settings and end.")
+        ] = False,
+    ) -> None:
+        """Put a store on the network. Settings: flags, PENSTOCK_*, penstock.toml, defaults."""
+        from penstock.cli.serve import serve as put_on_the_network
+
+        flags = {
+            "url": url,
+            "host": host,
+            "port": port,
+            "http_port": http_port,
+            "no_http": no_http,
+            "unix": unix,
+            "shutdown_s": shutdown_s,
+            "log_format": log_format,
+            "log_level": log_level,
+            "audit_file": audit_file,
+            "tokens_file": tokens_file,
+        }
+        raise typer.Exit(
+            put_on_the_network(flags, config, as_json=as_json, print_config=print_config)
         )
-        raise typer.Exit(2)
+
+    token = typer.Typer(no_args_is_help=True, help="Make tokens for those who may come in.")
+    app.add_typer(token, name="token")
+
+    @token.command("create")
+    def token_create(
+        name: Annotated[str, typer.Option(help="Who it is for; the audit log says so.")],
+        tenant: Annotated[str, typer.Option(help="Whose jobs it is about; *: any tenant's.")] = "*",
+        scope: Annotated[
+            list[str] | None,
+            typer.Option(help="push, claim or admin, or with queues: claim:emails-*. All, unsaid."),
+        ] = None,
+        expires_in_days: Annotated[
+            float | None, typer.Option(help="From when on it is refused; never, unsaid.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Make a token; print it, once, and what to put into penstock.toml."""
+        from penstock.cli.token import create
+
+        raise typer.Exit(create(name, tenant, scope, expires_in_days, as_json=as_json))
+
+    @token.command("hash")
+    def token_hash() -> None:
+        """Print what is kept of the token that comes on standard input."""
+        from penstock.cli.token import print_hash
+
+        raise typer.Exit(print_hash())
 
     return app
 

@@ -1,0 +1,87 @@
+"""`penstock serve`: put a store on the network until a signal says otherwise."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvloop
+
+from penstock.model.errors import PenstockError
+from penstock.server import logs
+from penstock.server.server import Server
+from penstock.settings import Settings, load, show, without_password
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(
+    flags: Mapping[str, object], config: Path | None, *, as_json: bool, print_config: bool
+) -> int:
+    """Answers the exit code: 0 after a graceful end, 2 if it could not begin."""
+    try:
+        loaded = load(file=config, environ=os.environ, flags=flags)
+        if print_config:
+            print(show(loaded), end="")
+            return 0
+        logs.configure(loaded.settings.log_format, loaded.settings.log_level)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(loaded.settings, as_json))
+    except (PenstockError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _serve(settings: Settings, as_json: bool) -> None:
+    server = await Server.open(settings)
+    told = Told()
+    with told:
+        await server.start()
+        print(announcement(server, settings.url, as_json), flush=True)
+        await told.once.wait()
+        await end(server, told, settings.shutdown_s)
+
+
+def announcement(server: Server, url: str, as_json: bool) -> str:
+    shown = without_password(url)
+    if as_json:
+        return json.dumps({**server.addresses, "store": shown, "pid": os.getpid()})
+    places = [f"{kind} {address}" for kind, address in server.addresses.items() if address]
+    return f"penstock serves {shown} on {', '.join(places)}"
+
+
+class Told:
+    """Whether somebody has told the process to end, and whether they insist."""
+
+    def __init__(self) -> None:
+        self.once = asyncio.Event()
+        self.twice = asyncio.Event()
+
+    def __enter__(self) -> None:
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self.hear)
+
+    def __exit__(self, *_: object) -> None:
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def hear(self) -> None:
+        (self.twice if self.once.is_set() else self.once).set()
+
+
+async def end(server: Server, told: Told, grace_s: float) -> None:
+    """Stop gracefully, or at once when told a second time."""
+    stopping = asyncio.ensure_future(server.stop(grace_s))
+    insisting = asyncio.ensure_future(told.twice.wait())
+    await asyncio.wait([stopping, insisting], return_when=asyncio.FIRST_COMPLETED)
+    insisting.cancel()
+    if not stopping.done():
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        await server.stop(0)
+        return
+    await stopping

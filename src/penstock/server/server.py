@@ -1,0 +1,172 @@
+"""The server: one store, what is counted of it, and the transports that serve it, as one thing.
+
+Everything is wired together here. A transport is told what it serves by `Parts`, and is otherwise
+on its own; it joins by a line in `transports_of`.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from penstock.model.errors import Invalid, Unavailable
+from penstock.model.store import Store
+from penstock.open import open_store
+from penstock.protocol.access import Authenticator, Principal
+from penstock.protocol.command import Figures
+from penstock.server.audit import AuditLog
+from penstock.server.auth import authenticator_of, tokens_of
+from penstock.server.logs import Observers, job_log
+from penstock.server.metrics import Metrics
+from penstock.settings import Settings
+from penstock.telemetry.meter import POINT_S, Meter, Point
+from penstock.telemetry.store import Telemetry
+
+Audit = Callable[[Principal, str, str, Mapping[str, object]], None]
+Kind = Literal["tcp", "http", "grpc", "unix"]
+KINDS: Final[tuple[Kind, ...]] = ("tcp", "http", "grpc", "unix")
+
+
+class Transport(Protocol):
+    """One way in."""
+
+    kind: Kind
+
+    async def start(self) -> str:
+        """Listen; answers the address: `127.0.0.1:6789`, or a path."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing new, let what was begun end for that long, and close. After a `stop` that
+        was cancelled, another one with less grace may come."""
+        ...
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        ...
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a transport is made from."""
+
+    settings: Settings
+    store: Store  # with telemetry around it
+    authenticator: Authenticator
+    audit: Audit
+    figures: Callable[[str], Figures]
+    history: Callable[[str], list[Point]]
+    metrics: Metrics
+
+
+class Server:
+    """Made with `Server.open`; `start`, then `stop`."""
+
+    def __init__(self, parts: Parts, telemetry: Telemetry, transports: Sequence[Transport]) -> None:
+        self.parts = parts
+        self._telemetry = telemetry
+        self._transports = tuple(transports)
+        self._started: list[Transport] = []
+        self._sampler: asyncio.Task[None] | None = None
+        self.addresses: dict[Kind, str | None] = dict.fromkeys(KINDS)
+
+    @classmethod
+    async def open(
+        cls,
+        settings: Settings,
+        transports: "Callable[[Parts], Sequence[Transport]] | None" = None,
+    ) -> "Server":
+        """Open the store and put everything together; nothing listens yet."""
+        tokens = tokens_of(settings)
+        authenticator = authenticator_of(tokens)
+        check_bind(settings, authenticator)
+        meter = Meter()
+        jobs = job_log(settings.log_format, settings.log_level)
+        observer = meter if jobs is None else Observers(meter, jobs)
+        async with AsyncExitStack() as undo:
+            store = await open_store(settings.url, observer=observer)
+            undo.push_async_callback(store.close)
+            telemetry = Telemetry(store, meter)
+            made: list[Transport] = []
+            parts = Parts(
+                settings=settings,
+                store=telemetry,
+                authenticator=authenticator,
+                audit=AuditLog(Path(settings.audit_file) if settings.audit_file else None),
+                figures=meter.figures,
+                history=meter.history,
+                metrics=Metrics(
+                    telemetry,
+                    connections=lambda: {each.kind: each.connections for each in made},
+                    tenants=[token.tenant for token in tokens if token.tenant != "*"],
+                ),
+            )
+            made += (transports or transports_of)(parts)
+            server = cls(parts, telemetry, made)
+            undo.pop_all()
+        return server
+
+    async def start(self) -> None:
+        """Listen on every transport, or on none."""
+        try:
+            if not self._transports:
+                raise Unavailable("there is no transport to serve the store on")
+            for transport in self._transports:
+                self._started.append(transport)
+                self.addresses[transport.kind] = await transport.start()
+        except BaseException:
+            await self.stop(0)
+            raise
+        self._sampler = asyncio.create_task(self._sample())
+
+    async def _sample(self) -> None:
+        while True:
+            await asyncio.sleep(POINT_S)
+            self._telemetry.meter.sample()
+
+    async def stop(self, grace_s: float) -> None:
+        """End the transports, together, and then the store.
+
+        Cancelled, it leaves the store open: whoever cuts it short calls again, with less grace.
+        """
+        if self._sampler is not None:
+            self._sampler.cancel()
+            await asyncio.gather(self._sampler, return_exceptions=True)
+        ended = [transport.stop(grace_s) for transport in self._started]
+        failures = await asyncio.gather(*ended, return_exceptions=True)
+        await self.parts.metrics.close()
+        await self._telemetry.close()
+        for failure in failures:
+            if isinstance(failure, BaseException):
+                raise failure
+
+
+def transports_of(parts: Parts) -> list[Transport]:
+    """Every transport that the settings ask for."""
+    return []
+
+
+def check_bind(settings: Settings, authenticator: Authenticator) -> None:
+    """Raise Invalid where anybody on a network could come in."""
+    if not authenticator.open_to_all or is_loopback(settings.host):
+        return
+    raise Invalid(
+        f"{settings.host!r} can be reached from elsewhere, and nobody is asked who they are."
+        " Make a token (penstock token create --name NAME) and put what it prints into"
+        " penstock.toml, or listen at 127.0.0.1",
+        "host",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address. A name might be anybody's, but for one."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
