@@ -199,6 +199,35 @@ async def test_jobs_committed_at_different_instants_are_told_with_their_own(h: H
     }
 
 
+async def test_keys_and_groups_do_not_split_an_event(h: Harness) -> None:
+    async with h.watch() as watcher:
+        specs = [{"key": f"k{n}", "group": f"g{n % 2}"} for n in range(6)]
+        ids = (await h.push_many("q", specs)).ids
+        assert await watcher.told() == [("pushed", ids)]
+        await h.push_many("q", [{"key": "k0"}, {"key": "k7"}])
+        assert await watcher.told() == [("pushed", [ids[-1] + 1])]
+
+
+async def test_a_push_is_told_with_its_bytes_however_it_is_mixed(h: Harness) -> None:
+    payloads = [b"%d" % 10**n for n in range(12)]
+    await h.push_many("q", [{"payload": b"1"}])  # lies before them, in another chunk or the same
+    async with h.watch() as watcher:
+        await h.push_many("q", [{"payload": payload} for payload in payloads])
+        (alike,) = await watcher.take()
+        await h.push_many(
+            "q", [{"payload": payload, "priority": n % 3} for n, payload in enumerate(payloads)]
+        )
+        mixed = await watcher.take()
+        await h.push_many("q", [{"payload": p, "key": p.decode()} for p in payloads])
+        (keyed,) = await watcher.take()
+    whole = sum(map(len, payloads))
+    assert (alike.bytes, keyed.bytes) == (whole, whole)
+    by_priority: dict[int, int] = defaultdict(int)
+    for event in mixed:
+        by_priority[event.priority] += event.bytes
+    assert by_priority == {n: sum(map(len, payloads[n::3])) for n in range(3)}
+
+
 async def test_release_extend_cancel_edit_and_redrive_are_told(h: Harness) -> None:
     ids = await h.push_alike("q", 4)
     lease = await h.lease("q", 3)

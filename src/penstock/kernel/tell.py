@@ -7,6 +7,7 @@ its hot three (`pushed`, `claimed`, `completed`) make their events without a cal
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import compress, pairwise
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from penstock.kernel.blocks import SHIFT, SIZE
@@ -17,7 +18,7 @@ from penstock.model.job import IdRun, Ids
 if TYPE_CHECKING:
     from array import array
 
-    from penstock.kernel.blocks import Block
+    from penstock.kernel.blocks import Block, Side
     from penstock.kernel.kernel import Kernel
     from penstock.kernel.leases import LeaseRecord
     from penstock.kernel.queue import Queue
@@ -104,9 +105,22 @@ def _cuts(block: "Block", lo: int, hi: int) -> set[int]:
             if len(sides) < hi - lo
             else [offset for offset in range(lo, hi) if offset in sides]
         )
-        cuts.update(between)
-        cuts.update(offset + 1 for offset in between)
+        apart = [offset for offset in between if _stands_out(sides[offset])]
+        cuts.update(apart)
+        cuts.update(offset + 1 for offset in apart)
     return cuts
+
+
+def _stands_out(side: "Side") -> bool:
+    """Whether an event can tell this job from its neighbours. Keys and groups it does not tell."""
+    return (
+        side.attempts > 1
+        or side.ready_at is not None
+        or side.created_at is not None
+        or side.options is not None
+        or side.priority is not None
+        or side.payload is not None
+    )
 
 
 def _marked(numbers: "bytearray | array[int]", kind: int) -> bytes:
@@ -205,7 +219,10 @@ def pushed(kernel: "Kernel", queue: "Queue", first: int, count: int, *, held: bo
         block = queue.blocks[(at - 1) >> SHIFT]
         lo = at - block.base
         hi = min(SIZE, lo + end - at)
+        sizes: list[int] | None = None  # of each job, where they are told by masks
         for begin, until, mask in alike(block, lo, hi, None):
+            if mask is not None and sizes is None:
+                sizes = _sizes(block, lo, hi)
             offset = _first(begin, mask)
             options = block.options_of(offset)
             due = block.due_at(offset)
@@ -221,7 +238,9 @@ def pushed(kernel: "Kernel", queue: "Queue", first: int, count: int, *, held: bo
                     run_at=due if due > now else 0,
                     task=options.task,
                     priority=options.priority,
-                    bytes=_size(block, begin, until, mask),
+                    bytes=_size(block, begin, until)
+                    if mask is None or sizes is None
+                    else sum(compress(sizes[begin - lo : until - lo], mask)),
                     held=held,
                     position=kernel.position,
                     index=len(events),
@@ -254,24 +273,30 @@ def pushed_one(kernel: "Kernel", block: "Block", offset: int, due: int, size: in
     )
 
 
-def _size(block: "Block", lo: int, hi: int, mask: bytes | None) -> int:
-    """Payload bytes of these jobs."""
-    if hi - lo == 1:
-        _, begin, end = block.place(lo)
-        return end - begin
+def _sizes(block: "Block", lo: int, hi: int) -> list[int]:
+    """The payload bytes of each of these jobs."""
     positions, ends = block.pay_pos, block.ends
     record = bisect_right(positions, lo) - 1
-    total, at = 0, lo
+    sizes: list[int] = []
+    at = lo
     while at < hi:
         until = positions[record + 1] if record + 1 < len(positions) else hi
         until = min(until, hi)
+        part = ends[at:until]
         before = block.pay_begin[record] if at == positions[record] else ends[at - 1]
-        if mask is None:
-            total += ends[until - 1] - before
-        else:
-            part = mask[at - lo : until - lo]
-            total += sum(compress(ends[at:until], part))
-            total -= sum(compress([before, *ends[at : until - 1]], part))
+        sizes += map(sub, part, [before, *part[:-1]])
         at = until
         record += 1
-    return total
+    return sizes
+
+
+def _size(block: "Block", lo: int, hi: int) -> int:
+    """The payload bytes of all of them."""
+    if hi - lo == 1:
+        _, begin, end = block.place(lo)
+        return end - begin
+    record = bisect_right(block.pay_pos, lo) - 1
+    if bisect_right(block.pay_pos, hi - 1) - 1 > record:
+        return sum(_sizes(block, lo, hi))
+    first = block.pay_begin[record] if lo == block.pay_pos[record] else block.ends[lo - 1]
+    return block.ends[hi - 1] - first
