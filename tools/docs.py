@@ -9,8 +9,10 @@ import re
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 
+from penstock import settings
 from penstock.model.lifecycle import ENDED, TRANSITIONS, DeadReason, Happening, State, mermaid
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +27,43 @@ MEMBER = re.compile(r'^\s*(?:[A-Z_]+ = )?"(\w+)"(?:\s+# (.*))?$', re.MULTILINE)
 
 def generated() -> dict[Path, str]:
     """The pages that come from the code, by their path in the repository."""
-    return {Path("docs/reference/lifecycle.md"): lifecycle_page()}
+    return {
+        Path("docs/reference/lifecycle.md"): lifecycle_page(),
+        Path("docs/reference/settings.md"): settings_page(),
+    }
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings of the server",
+        "",
+        "Generated from `penstock.settings` by `make docs`; do not edit.",
+        "",
+        "Defaults < `penstock.toml` < `PENSTOCK_*` < flags of `penstock serve`. A key that is not known",
+        "is an error. `penstock serve --print-config` prints the effective settings, each with who said",
+        "so, and no secrets. `--config` or `PENSTOCK_CONFIG` names another file.",
+        "",
+        "| key | variable | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for key, hint in settings.keys().items():
+        if key == "tokens":
+            continue
+        default = attrgetter(key)(settings.Settings())
+        shown = f"`{settings.toml(default)}`"
+        variable = settings.variable(key)
+        lines.append(f"| `{key}` | `{variable}` | {shown} | {settings.description(hint)} |")
+    lines += [
+        "",
+        "A dot stands for a section: `limits.idle_s` is `idle_s` under `[limits]`.",
+        "",
+        "## `[[tokens]]`",
+        "| key | meaning |",
+        "|---|---|",
+    ]
+    for key, hint in settings.keys(settings.Token).items():
+        lines.append(f"| `{key}` | {settings.description(hint)} |")
+    return "\n".join(lines) + "\n"
 
 
 def lifecycle_page() -> str:

@@ -272,14 +272,14 @@ def show(loaded: Loaded) -> str:
         if key == "url":
             value = without_password(value)
         lines.append(f"# {description(hint)}")
-        lines.append(f"{name} = {_toml(value)}  # {loaded.sources.get(key, DEFAULT)}")
+        lines.append(f"{name} = {toml(value)}  # {loaded.sources.get(key, DEFAULT)}")
         lines.append("")
     for token in loaded.settings.tokens:
         lines += [f"[[tokens]]  # {loaded.sources.get('tokens', DEFAULT)}"]
         for name in Token.__struct_fields__:
             value = HIDDEN if name == "hash" else getattr(token, name)
             if value is not None:
-                lines.append(f"{name} = {_toml(value)}")
+                lines.append(f"{name} = {toml(value)}")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -300,9 +300,10 @@ def description(hint: Any) -> str:
     return next(filter(None, reversed(said)))
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, datetime):
         return value.isoformat()
     return json.dumps(value)  # text, numbers and booleans look alike there

@@ -26,7 +26,8 @@ SEEDS = sorted((ROOT.parent / "shared" / "seeds").glob("*.txt"))
 
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
-SYMBOL = re.compile(r"penstock(?:\.\w+)+")
+# A dotted name of ours, but not that of a file.
+SYMBOL = re.compile(r"penstock(?:\.(?!(?:db|sock|toml)\b)\w+)+")
 FIELD = re.compile(r"([A-Z][a-z]\w*)\.([a-z_]\w*)")
 CLAUSE = re.compile(r"^\| (\w+) (\d+) <!-- ([0-9a-f]{8}) --> \| (.+?) \| (.+) \|$", re.MULTILINE)
 ISSUE = re.compile(r"issue: (server|SDK|Spark)")

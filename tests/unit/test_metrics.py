@@ -1,6 +1,7 @@
 """Metrics: what Prometheus reads is what was counted, and a scrape is bounded."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.server.metrics import Metrics
 from penstock.stores.clock import ManualClock
 from penstock.telemetry.meter import OTHER, Meter
 from penstock.telemetry.store import Telemetry
+from tools.docs import ROOT
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -200,3 +202,19 @@ def test_without_the_library_the_answer_says_what_to_install(
         await store.close()
 
     asyncio.run(run())
+
+
+def test_every_metric_is_documented_and_every_documented_one_exists(tmp_path: Path) -> None:
+    async def run() -> str:
+        store = await opened(f"sqlite:///{tmp_path}/store")
+        text = await Metrics(store).text()
+        await store.close()
+        return text
+
+    page = (ROOT / "docs" / "how-to" / "run-a-server.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`(penstock_\w+)`", page))
+    told = set()
+    for line in asyncio.run(run()).splitlines():
+        if line.startswith("# TYPE "):
+            told.add(line.split()[2])
+    assert documented == told
