@@ -94,6 +94,21 @@ def test_nobody_listens_where_no_line_is_wanted(form: Any, level: Any, wanted: b
     assert (job_log(form, level) is not None) == wanted
 
 
+def test_a_log_that_nobody_takes_fails_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def write(self, text: str) -> None:
+            raise BrokenPipeError
+
+    async def run() -> list[int]:
+        store = await open_store("memory://", observer=job_log("json", "info"))
+        ids = (await store.push_jobs("acme", "q", [JobSpec()])).ids
+        await store.close()
+        return ids
+
+    monkeypatch.setattr("sys.stderr", Gone())
+    assert asyncio.run(run()) == [1]
+
+
 def test_several_listen_as_one() -> None:
     heard: list[str] = []
 

@@ -7,6 +7,7 @@ wants such lines there is no listener, and they cost nothing.
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -44,8 +45,10 @@ def job_log(form: LogFormat, level: LogLevel) -> "JobLog | None":
 
 
 def _write_out(lines: str) -> None:
-    sys.stderr.write(lines)
-    sys.stderr.flush()
+    # What happened has happened: a log that nobody takes must not fail the call that it is about.
+    with suppress(OSError, ValueError):
+        sys.stderr.write(lines)
+        sys.stderr.flush()
 
 
 class JsonLines(logging.Formatter):
