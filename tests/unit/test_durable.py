@@ -460,6 +460,18 @@ def test_the_log_is_truncated_and_the_kernel_read_back_is_the_same(url: str) -> 
     asyncio.run(scenario())
 
 
+def test_a_checkpoint_may_be_asked_for_while_the_one_before_is_cleaned_up_after(url: str) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        keeper = keeper_of(store)
+        await store.push_jobs(T, "q", [JobSpec()])
+        for number in (1, 2):
+            await asyncio.wait_for(keeper.checkpoint(), 30)
+            assert keeper.checkpointer.last.number == number
+            assert keeper.checkpointer.last.position == keeper.last
+
+    on(url, scenario)
+
+
 REPLAY = """
 import asyncio, sys
 from penstock.open import open_store

@@ -282,6 +282,8 @@ class Keeper:
 
     async def checkpoint(self) -> None:
         """Write a checkpoint of the present state, and wait for it."""
+        while self.checkpointer.busy:  # with the one before
+            await self.turn()
         number = self.checkpointer.last.number
         self.checkpointer.begin()
         while self.checkpointer.last.number == number:
