@@ -68,10 +68,13 @@ def check_many(codec: Codec, data: bytes, ends: Sequence[int]) -> None:
         begin = cuts[-1]
 
 
-def check_json(payload: bytes) -> None:
-    """Raise Invalid on `payload` unless it is JSON by the rules above."""
-    if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH:
-        _check_depth(payload)
+def check_json(payload: bytes, max_depth: int = MAX_DEPTH) -> None:
+    """Raise Invalid on `payload` unless it is JSON by the rules above.
+
+    What holds payloads, as a request does, may be nested deeper by what is around them.
+    """
+    if payload.count(b"[") + payload.count(b"{") > max_depth:
+        _check_depth(payload, max_depth)
     try:
         value = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -107,7 +110,7 @@ def _surely_json(documents: list[bytes]) -> bool:
     return _all_keys_survive(written, msgspec.json.Encoder().encode_lines(values))
 
 
-def _check_depth(payload: bytes) -> None:
+def _check_depth(payload: bytes, max_depth: int) -> None:
     """Before any parser sees it, so that none runs out of stack.
 
     Where the payload is not JSON, the brackets are right up to the first mistake, which is as far
@@ -116,16 +119,16 @@ def _check_depth(payload: bytes) -> None:
     unescaped = payload.replace(rb"\\", b"").replace(rb"\"", b"")
     outside_strings = b"".join(unescaped.split(b'"')[::2])
     brackets = outside_strings.translate(_ALIKE, _NOT_BRACKETS)
-    if b"[" * (MAX_DEPTH + 1) in brackets:  # the plain depth bomb, found in one pass
-        raise Invalid(f"is nested more than {MAX_DEPTH} deep", "payload")
-    for _ in range(MAX_DEPTH):
+    if b"[" * (max_depth + 1) in brackets:  # the plain depth bomb, found in one pass
+        raise Invalid(f"is nested more than {max_depth} deep", "payload")
+    for _ in range(max_depth):
         left = brackets.replace(b"[]", b"")  # without the innermost ones
         if not left:
             return
         if len(left) == len(brackets):
             raise Invalid("is not JSON: its brackets do not match", "payload")
         brackets = left
-    raise Invalid(f"is nested more than {MAX_DEPTH} deep", "payload")
+    raise Invalid(f"is nested more than {max_depth} deep", "payload")
 
 
 def _check_slowly(payload: bytes) -> None:
