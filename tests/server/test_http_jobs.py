@@ -403,7 +403,7 @@ async def test_jobs_are_listed_by_state_page_by_page() -> None:
         await client.post("/v1/queues/q/jobs", {"jobs": jobs})
         await up.store.cancel("default", [3])
         found: list[int] = []
-        cursor = 0
+        cursor: int | None = 0
         while cursor is not None:
             answer = await client.get(f"/v1/queues/q/jobs?state=ready&limit=100&cursor={cursor}")
             assert answer.status == 200
@@ -435,7 +435,8 @@ async def test_a_page_ends_when_it_is_large_whatever_the_limit() -> None:
         large = JobSpec(payload=b'"' + b"x" * 3_000_000 + b'"')
         for _ in range(4):
             await up.store.push_jobs("default", "q", [large] * 5)
-        sizes, cursor, seen = [], 0, 0
+        sizes, seen = [], 0
+        cursor: int | None = 0
         while cursor is not None:
             answer = await client.get(f"/v1/queues/q/jobs?limit=1000&cursor={cursor}")
             sizes.append(len(answer.body))

@@ -63,6 +63,10 @@ _WHERE: Final = re.compile(r"^(.*?)(?: - at `(?:key` in `)?\$(?:\.(.*))?`)?$", r
 _MEMBER: Final = re.compile("(?:unknown|required) field `(.*)`", re.DOTALL)
 
 
+class Misshapen(Invalid):
+    """What does not fit a shape: its field is called as on this interface already."""
+
+
 class Refused(Exception):
     """What only HTTP refuses, or refuses with headers of its own."""
 
@@ -86,15 +90,18 @@ def problem(code: str, detail: str, field: str = "") -> Problem:
 
 def problem_of(error: PenstockError) -> Problem:
     code = error.code if error.code in STATUS else "internal"
-    return problem(code, error.message, _SPELLED.get(error.field, error.field))
+    field = error.field
+    if not isinstance(error, Misshapen):
+        field = _SPELLED.get(field, field)
+    return problem(code, error.message, field)
 
 
-def invalid(error: msgspec.ValidationError) -> Invalid:
-    """What does not fit a shape, with the field that is to blame."""
+def misshapen(error: msgspec.ValidationError) -> Misshapen:
+    """With the field that is to blame."""
     found = _WHERE.match(str(error))
     assert found is not None
     said, path = found[1], found[2] or ""
     member = _MEMBER.search(said)
     if member is not None:
         path = f"{path}.{member[1]}" if path else member[1]
-    return Invalid(said, path)
+    return Misshapen(said, path)

@@ -13,7 +13,7 @@ import msgspec
 from penstock.model.errors import Invalid, NotFound
 from penstock.model.payload import MAX_DEPTH, check_json
 from penstock.protocol.access import Scope
-from penstock.server.problems import Refused, invalid
+from penstock.server.problems import Refused, misshapen
 
 if TYPE_CHECKING:
     from penstock.server.service import Call
@@ -151,7 +151,7 @@ def read_query(written: str, shape: type[msgspec.Struct] | None) -> msgspec.Stru
     try:
         return msgspec.convert(values, shape, strict=False)
     except msgspec.ValidationError as error:
-        raise invalid(error) from None
+        raise misshapen(error) from None
 
 
 def _lists(shape: type[msgspec.Struct] | None) -> frozenset[str]:
@@ -174,7 +174,7 @@ def read_body(body: bytes, shape: type[msgspec.Struct] | Either) -> msgspec.Stru
             shape = shape.many if shape.member in members else shape.one
         return msgspec.json.decode(written, type=shape)
     except msgspec.ValidationError as error:
-        raise invalid(error) from None
+        raise misshapen(error) from None
     except msgspec.DecodeError as error:  # a number in it that no machine holds
         raise Invalid(f"the body cannot be read: {error}") from None
 

@@ -18,7 +18,7 @@ from penstock.protocol.access import Principal
 from penstock.protocol.command import Answer, Figures, ReqId, Request, Session
 from penstock.protocol.http_shown import Problem
 from penstock.server.messages import Response
-from penstock.server.problems import STATUS, invalid, problem_of
+from penstock.server.problems import STATUS, misshapen, problem_of
 from penstock.server.routing import Route
 from penstock.server.service import Call
 
@@ -121,7 +121,7 @@ def _read(call: Call) -> Request:
     try:
         request: Request = _decoder(commands).decode(call.written)
     except msgspec.ValidationError as error:
-        raise invalid(error) from None
+        raise misshapen(error) from None
     except msgspec.DecodeError as error:
         raise Invalid(f"the body cannot be read: {error}") from None
     return request

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from penstock.model.checks import check_queue
 from penstock.model.event import Event, EventKind
 from penstock.protocol.http_said import Said
 from penstock.protocol.http_types import QueueName
@@ -23,6 +24,8 @@ class Filter(Said, frozen=True, kw_only=True):
 async def watch_events(call: Call) -> Response:
     chosen: Filter = call.query
     principal = call.principal
+    for queue in chosen.queue:
+        check_queue(queue)
     principal.require_sight(*chosen.queue)
     said = call.head.headers.get("last-event-id")
     since = None if said is None else place_of(said)
