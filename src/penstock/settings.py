@@ -59,20 +59,26 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What connections may take."""
 
     connections: Annotated[Count, _says("Open at once, per transport.")] = 10_000
-    in_flight: Annotated[Count, _says("Requests of one connection that may be unanswered.")] = 1_024
+    connections_per_address: Annotated[Count, _says("Open at once from one host, over TCP.")] = (
+        5_000
+    )
+    in_flight: Annotated[Count, _says("Requests of one connection that may be unanswered.")] = (
+        10_000
+    )
     stranger_bytes: Annotated[
         Count, _says("The largest frame or body of somebody who has not said who they are.")
     ] = 16 << 20
-    frame_bytes: Annotated[Count, _says("The largest frame or body of anybody else.")] = 128 << 20
+    frame_bytes: Annotated[Count, _says("The largest frame or body of anybody else.")] = 64 << 20
     handshake_s: Annotated[
         Seconds, _says("Within which a connection must have said something complete; 0: any time.")
     ] = 10.0
     frame_s: Annotated[
         Seconds, _says("Within which a frame or a request that began must be there; 0: any time.")
-    ] = 60.0
+    ] = 30.0
     idle_s: Annotated[
-        Seconds, _says("After which a connection that says nothing is closed; 0: never.")
-    ] = 0.0
+        Seconds,
+        _says("After which a connection that says nothing and waits for nothing ends; 0: never."),
+    ] = 300.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

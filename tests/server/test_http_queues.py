@@ -303,12 +303,16 @@ async def test_a_bulk_without_a_name_is_given_one_and_can_be_aborted() -> None:
 # -- figures -------------------------------------------------------------------------------------
 
 
+async def _up() -> str:
+    return "penstock_up 1\n"
+
+
 async def test_figures_history_and_metrics_come_from_their_sources() -> None:
     points = [{"at": 1, "pushed": 2}, {"at": 5_001, "pushed": 3}]
     async with asking(
         figures=lambda tenant: Figures(pushed=5, jobs_per_second=1.5),
         history=lambda tenant: points,
-        metrics=lambda: "penstock_up 1\n",
+        metrics=_up,
     ) as (_, client):
         await client.post(PUSH, {"jobs": [{}, {}]})
         stats = (await client.get("/v1/stats")).json

@@ -17,7 +17,8 @@ from penstock.model.errors import Invalid, Unavailable
 from penstock.model.job import JobSpec
 from penstock.protocol.access import OpenToAll
 from penstock.server.auth import Tokens, hash_of
-from penstock.server.server import Kind, Parts, Server, check_bind, is_loopback
+from penstock.server.parts import Kind, Parts
+from penstock.server.server import Server, check_bind, is_loopback
 from penstock.settings import Settings, Token, load
 from tools.docs import ROOT
 
@@ -66,7 +67,7 @@ def test_a_server_listens_counts_and_ends() -> None:
         assert server.addresses["tcp"] != server.addresses["http"]
         assert (server.addresses["grpc"], server.addresses["unix"]) == (None, None)
         parts = server.parts
-        await parts.store.push_jobs("acme", "q", [JobSpec()])
+        await parts.gate.push_jobs("acme", "q", [JobSpec()])
         assert parts.figures("acme").pushed == 1
         assert parts.history("acme") == []
         assert isinstance(parts.authenticator, OpenToAll)
@@ -74,7 +75,7 @@ def test_a_server_listens_counts_and_ends() -> None:
         await server.stop(7)
         assert [each.stopped for each in made] == [[7], [7]]
         with pytest.raises(Unavailable):
-            await parts.store.health()
+            await parts.gate.health()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(run())
@@ -95,7 +96,7 @@ def test_a_server_that_cannot_listen_everywhere_listens_nowhere() -> None:
             await server.start()
         assert made[0].stopped == [0]
         with pytest.raises(Unavailable):
-            await server.parts.store.health()
+            await server.parts.gate.health()
         holder.close()
         await holder.wait_closed()
 
@@ -108,7 +109,7 @@ def test_a_server_without_a_way_in_does_not_start_and_lets_the_store_go() -> Non
         with pytest.raises(Unavailable, match="no transport"):
             await server.start()
         with pytest.raises(Unavailable, match="closed"):
-            await server.parts.store.health()
+            await server.parts.gate.health()
 
     asyncio.run(run())
 

@@ -1,66 +1,28 @@
 """The server: one store, what is counted of it, and the transports that serve it, as one thing.
 
 Everything is wired together here. A transport is told what it serves by `Parts`, and is otherwise
-on its own; it joins by a line in `transports_of`.
+on its own; it joins by a line in `transports.transports_of`.
 """
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, Literal, Protocol
-
-import msgspec
 
 from penstock.model.errors import Invalid, Unavailable
-from penstock.model.store import Store
 from penstock.open import open_store
-from penstock.protocol.access import Authenticator, Principal
-from penstock.protocol.command import Figures
+from penstock.protocol.access import Authenticator
 from penstock.server.audit import AuditLog
 from penstock.server.auth import authenticator_of, tokens_of
 from penstock.server.logs import Observers, job_log
 from penstock.server.metrics import Metrics
+from penstock.server.parts import KINDS, Kind, Parts, Transport
+from penstock.server.transports import transports_of
 from penstock.settings import Settings
-from penstock.telemetry.meter import POINT_S, Meter, Point
+from penstock.stores.gate import Gate
+from penstock.telemetry.meter import POINT_S, Meter
 from penstock.telemetry.store import Telemetry
-
-Audit = Callable[[Principal, str, str, Mapping[str, object]], None]
-Kind = Literal["tcp", "http", "grpc", "unix"]
-KINDS: Final[tuple[Kind, ...]] = ("tcp", "http", "grpc", "unix")
-
-
-class Transport(Protocol):
-    """One way in."""
-
-    kind: Kind
-
-    async def start(self) -> str:
-        """Listen; answers the address: `127.0.0.1:6789`, or a path."""
-        ...
-
-    async def stop(self, grace_s: float) -> None:
-        """Take nothing new, let what was begun end for that long, and close. After a `stop` that
-        was cancelled, another one with less grace may come."""
-        ...
-
-    @property
-    def connections(self) -> int:
-        """How many are open."""
-        ...
-
-
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a transport is made from."""
-
-    settings: Settings
-    store: Store  # with telemetry around it
-    authenticator: Authenticator
-    audit: Audit
-    figures: Callable[[str], Figures]
-    history: Callable[[str], list[Point]]
-    metrics: Metrics
 
 
 class Server:
@@ -94,7 +56,7 @@ class Server:
             made: list[Transport] = []
             parts = Parts(
                 settings=settings,
-                store=telemetry,
+                gate=Gate(telemetry),
                 authenticator=authenticator,
                 audit=AuditLog(Path(settings.audit_file) if settings.audit_file else None),
                 figures=meter.figures,
@@ -143,11 +105,6 @@ class Server:
         for failure in failures:
             if isinstance(failure, BaseException):
                 raise failure
-
-
-def transports_of(parts: Parts) -> list[Transport]:
-    """Every transport that the settings ask for."""
-    return []
 
 
 def check_bind(settings: Settings, authenticator: Authenticator) -> None:

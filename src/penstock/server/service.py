@@ -6,7 +6,7 @@ What a route does is in `routes/`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,13 +39,17 @@ _NOT_ACCEPTED: Final = "these credentials are not accepted"
 T = TypeVar("T")
 
 
+async def _nothing() -> str:
+    return ""
+
+
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """What the server around this one counts, measures and writes down."""
 
     figures: Callable[[str], Figures] = lambda tenant: Figures()
     history: Callable[[str], Sequence[msgspec.Struct | Mapping[str, object]]] = lambda tenant: ()
     history_interval_ms: int = 5_000
-    metrics: Callable[[], str] = lambda: ""
+    metrics: Callable[[], Awaitable[str]] = _nothing
     audit: Audit = lambda principal, tenant, action, details: None
     commands: tuple[type[Request], ...] = ()  # what can be asked for at /v1/command
 

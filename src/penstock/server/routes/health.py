@@ -44,7 +44,7 @@ async def get_history(call: Call) -> History:
 async def get_metrics(call: Call) -> Response:
     if call.principal.tenant is not None:
         raise Forbidden("these are figures of every tenant; these credentials are of one")
-    return Response(body=call.service.sources.metrics().encode(), type=METRICS_TYPE)
+    return Response(body=(await call.service.sources.metrics()).encode(), type=METRICS_TYPE)
 
 
 def _check_whole_tenant(call: Call) -> None:
