@@ -14,8 +14,12 @@ from pathlib import Path
 
 from penstock import settings
 from penstock.model.lifecycle import ENDED, TRANSITIONS, DeadReason, Happening, State, mermaid
+from penstock.protocol.compatible import COMPATIBLE
+from penstock.protocol.native import NATIVE
+from tools import wire
 
 ROOT = Path(__file__).resolve().parent.parent
+PROTOCOL = Path("docs/protocol.md")  # written by hand, but for what the code says
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(\s*([^)\s]+)")
@@ -30,6 +34,7 @@ def generated() -> dict[Path, str]:
     return {
         Path("docs/reference/lifecycle.md"): lifecycle_page(),
         Path("docs/reference/settings.md"): settings_page(),
+        PROTOCOL: wire.page((ROOT / PROTOCOL).read_text(encoding="utf-8"), NATIVE, COMPATIBLE),
     }
 
 

@@ -9,7 +9,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -17,12 +17,81 @@ from msgspec import NODEFAULT, UNSET, UnsetType
 
 from penstock.model.errors import by_code
 from penstock.protocol.command import Answer, Request
+from penstock.protocol.table import name_of
 
 _FIELD: Final = re.compile(
     r"^    (\w+)\s*:[^#\n]*(?:\n        [^#\n]*)*?(?:#\s*(.*))?$", re.MULTILINE
 )
 _MARK: Final = "<!-- {} {} -->"
+Requests = Sequence[type[Request]]
+
 _PLAIN: Final = {bytes: "bytes", str: "string", int: "integer", bool: "boolean", float: "number"}
+
+
+# The codes that are a command's own, beside those that every command may answer.
+_PUSHES: Final = (
+    "conflict",
+    "payload_too_large",
+    "batch_too_large",
+    "rate_limited",
+    "storage_full",
+)
+_LEASED: Final = ("lease_lost",)
+_NAMED: Final = ("not_found",)
+ERRORS: Final[dict[str, tuple[str, ...]]] = {
+    "PUSHRUN": (*_PUSHES, "not_found"),
+    "BULKOPEN": (),
+    "BULKCOMMIT": ("not_found", "conflict", "storage_full"),
+    "BULKABORT": ("not_found", "conflict"),
+    "COMPLETE": (*_LEASED, "payload_too_large"),
+    "FAILED": _LEASED,
+    "RELEASE": _LEASED,
+    "EXTEND": _LEASED,
+    "REPORT": _LEASED,
+    "RESULT": ("not_found", "deadline"),
+    "LOGS": _NAMED,
+    "EXPLAIN": _NAMED,
+    "EDIT": ("not_found", "conflict", "payload_too_large", "storage_full"),
+    "PUTCRON": ("storage_full", "payload_too_large"),
+    "PUSH": _PUSHES,
+    "PUSHB": _PUSHES,
+    "FLOW": _PUSHES,
+    "ACK": ("not_found", "conflict", "lease_lost", "payload_too_large"),
+    "FAIL": ("not_found", "conflict", "lease_lost"),
+    "HEARTBEAT": ("not_found", "conflict", "lease_lost"),
+    "PROGRESS": ("not_found", "conflict", "lease_lost"),
+    "LOG": ("not_found", "conflict", "lease_lost"),
+    "PARTIAL": ("not_found", "conflict", "lease_lost"),
+    "GETJOB": _NAMED,
+    "GETSTATE": _NAMED,
+    "GETRESULT": _NAMED,
+    "WAITJOB": ("not_found", "deadline"),
+    "GETPROGRESS": _NAMED,
+    "GETLOGS": _NAMED,
+    "GETCHILDREN": _NAMED,
+    "CANCEL": ("not_found", "conflict"),
+    "DISCARD": ("not_found", "conflict"),
+    "UPDATEJOB": ("not_found", "conflict", "payload_too_large", "storage_full"),
+    "UPDATE": ("not_found", "conflict", "payload_too_large", "storage_full"),
+    "CHANGEPRIORITY": ("not_found", "conflict"),
+    "PROMOTE": ("not_found", "conflict"),
+    "MOVETODELAYED": ("not_found", "conflict"),
+    "RETRYDLQ": ("not_found", "conflict"),
+    "CRON": ("storage_full", "payload_too_large"),
+}
+
+
+def page(written: str, native: Requests, compatible: Requests) -> str:
+    """The page as it should be."""
+    return fill(
+        written,
+        {
+            "codes": codes(),
+            "native": commands(native),
+            "compatible": commands(compatible),
+            "shapes": shapes((*native, *compatible)),
+        },
+    )
 
 
 def fill(page: str, parts: dict[str, str]) -> str:
@@ -37,21 +106,21 @@ def fill(page: str, parts: dict[str, str]) -> str:
     return page
 
 
-def commands(requests: Iterable[type[Request]], errors: dict[str, str]) -> str:
-    """A section for each command; `errors` names the codes that are its own."""
+def commands(requests: Requests) -> str:
+    """A section for each command."""
     parts = []
     for request in requests:
-        name = str(request.__struct_config__.tag)
+        name = name_of(request)
         parts += [f"### {name}", "", _said(request), ""]
         parts += _table(request, skipped={"req_id"})
         answered = _table(request.answer, skipped={"ok", "req_id", "success"})
         parts += ["Answer:", "", *answered] if answered else ["Answer: nothing beyond `ok`.", ""]
-        if errors.get(name):
-            parts += [f"Errors: {errors[name]}.", ""]
+        if ERRORS.get(name):
+            parts += [f"Errors: {', '.join(f'`{code}`' for code in ERRORS[name])}.", ""]
     return "\n".join(parts).rstrip()
 
 
-def shapes(requests: Iterable[type[Request]]) -> str:
+def shapes(requests: Requests) -> str:
     """A section for each Struct that commands are made of."""
     found: dict[str, type[msgspec.Struct]] = {}
     for request in requests:
@@ -110,6 +179,8 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
             return "its defaults"
         if field.default is None:
             return ""
+        if isinstance(field.default, msgspec.Raw):
+            return "`null`"
         return f"`{msgspec.json.encode(field.default).decode()}`"
     if field.default_factory is not NODEFAULT:
         return f"`{msgspec.json.encode(field.default_factory()).decode()}`"
