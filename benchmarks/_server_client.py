@@ -1,0 +1,131 @@
+"""Clients as lean as they can be, so that what is measured is the server; and its processes."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+
+class Frames(asyncio.Protocol):
+    """Says frames; answers come in their order."""
+
+    def __init__(self) -> None:
+        self._pieces = bytearray()
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
+        self._loop = asyncio.get_running_loop()
+
+    def ask(self, frame: bytes) -> "asyncio.Future[bytes]":
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting.append(future)
+        self.transport.write(frame)
+        return future
+
+    def data_received(self, data: bytes) -> None:
+        self._pieces += data
+        while (end := self._end()) is not None:
+            whole = bytes(self._pieces[:end])
+            del self._pieces[:end]
+            self._waiting.popleft().set_result(whole)
+
+    def _end(self) -> int | None:
+        pieces = self._pieces
+        if len(pieces) < 4:
+            return None
+        end = 4 + int.from_bytes(pieces[:4], "big")
+        return end if len(pieces) >= end else None
+
+
+class Lines(Frames):
+    def _end(self) -> int | None:
+        at = self._pieces.find(b"\n")
+        return at + 1 if at >= 0 else None
+
+
+class Http(Frames):
+    """Answers with a Content-Length, kept alive."""
+
+    def _end(self) -> int | None:
+        pieces = self._pieces
+        head = pieces.find(b"\r\n\r\n")
+        if head < 0:
+            return None
+        named = pieces.lower().find(b"content-length:", 0, head)
+        length = int(pieces[named + 15 : pieces.find(b"\r", named)])
+        end = head + 4 + length
+        return end if len(pieces) >= end else None
+
+
+def frame(message: object) -> bytes:
+    packed = msgspec.msgpack.encode(message)
+    return len(packed).to_bytes(4, "big") + packed
+
+
+def line(message: object) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+def post(path: str, message: object) -> bytes:
+    body = msgspec.json.encode(message)
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def sized(request: int, answer: int) -> bytes:
+    """A frame for the echo: so many bytes there, so many back, both with their length."""
+    return (request - 4).to_bytes(4, "big") + (answer - 4).to_bytes(4, "big") + bytes(request - 8)
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _process(*command: str) -> Iterator[str]:
+    """A child, and the first line that it prints."""
+    child = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        yield child.stdout.readline()
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+class Address(msgspec.Struct, frozen=True):
+    tcp: int
+    http: int
+    unix: str
+
+
+@contextmanager
+def serving(url: str, directory: Path) -> Iterator[Address]:
+    unix = str(directory / "benchmark.sock")
+    flags = ("--url", url, "--port", "0", "--http-port", "0", "--unix", unix, "--json")
+    quiet = ("--log-level", "warning")
+    with _process("-m", "penstock.cli.main", "serve", *flags, *quiet) as said:
+        where = json.loads(said)
+        yield Address(_port(where["tcp"]), _port(where["http"]), unix)
+
+
+@contextmanager
+def echoing() -> Iterator[int]:
+    with _process("-m", "benchmarks._server_echo") as said:
+        yield int(said)
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
