@@ -484,6 +484,8 @@ async def test_a_flow_that_makes_no_sense_is_refused_whole() -> None:
             ([{"name": "a", "queue": "q", "after": ["a"]}], "depends_on"),
             ([{"queue": "q"}], "jobs[0].name"),
             ([{"name": "a", "queue": "?"}], "queue"),
+            ([{"name": "", "queue": "q"}], "name"),
+            ([{"name": "n" * 513, "queue": "q"}], "name"),
         ]:
             answer = await client.post("/v1/flows", {"jobs": jobs})
             assert refused(answer, 400, "invalid", field), jobs

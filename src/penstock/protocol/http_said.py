@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from penstock.model.checks import check_name
 from penstock.model.errors import Invalid
 from penstock.model.job import (
     DEFAULT_OPTIONS,
@@ -52,6 +53,7 @@ from penstock.protocol.http_types import (
     Duration,
     Fingerprint,
     Headers,
+    Hour,
     Id,
     Ids,
     Instant,
@@ -63,6 +65,8 @@ from penstock.protocol.http_types import (
     Percent,
     Priority,
     QueueName,
+    Results,
+    ResultsBase64,
     Small,
     Span,
     Tags,
@@ -224,6 +228,7 @@ def graph_of(jobs: Sequence[FlowJobSaid]) -> tuple[list[Run], list[str]]:
     """
     by_queue: dict[str, list[FlowJobSaid]] = {}
     for job in jobs:
+        check_name(job.name, "name")
         by_queue.setdefault(job.queue, []).append(job)
     names = [job.name for own in by_queue.values() for job in own]
     place = {name: -number for number, name in enumerate(names, 1)}
@@ -284,8 +289,8 @@ class AckSaid(Said, frozen=True, kw_only=True):
     """Which jobs are done (without `ids` all that are held), and what came of them."""
 
     ids: Ids | None = None
-    results: Annotated[dict[Id, Raw], Meta(description="JSON values by id")] | None = None
-    results_base64: Annotated[dict[Id, Base64], Meta(description="bytes by id")] | None = None
+    results: Results | None = None
+    results_base64: ResultsBase64 | None = None
     codec: Codec | UnsetType = UNSET
 
     def values(self) -> tuple[dict[int, bytes] | None, Codec]:
@@ -453,7 +458,7 @@ class CronSaid(WorkSaid, frozen=True, kw_only=True):
     ) = UNSET
     every_ms: Span | UnsetType = UNSET
     daily: (
-        Annotated[tuple[str, ...], Meta(extra_json_schema={"minItems": 1, "maxItems": 1_440})]
+        Annotated[tuple[Hour, ...], Meta(extra_json_schema={"minItems": 1, "maxItems": 1_440})]
         | UnsetType
     ) = UNSET
     tz: Name | UnsetType = UNSET

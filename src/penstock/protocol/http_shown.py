@@ -195,8 +195,8 @@ class JobRead(JobClaimed, frozen=True, kw_only=True):
     worker: str | None
     progress: int | None
     progress_message: str | None
-    result: Raw | UnsetType
-    result_base64: bytes | UnsetType
+    result: Raw | UnsetType = UNSET
+    result_base64: bytes | UnsetType = UNSET
     errors: tuple[ErrorShown, ...]
     started_at: int | None
     finished_at: int | None
@@ -505,8 +505,8 @@ class CronShown(Shown, frozen=True, kw_only=True):
 
     name: str
     queue: str
-    payload: Raw | UnsetType
-    payload_base64: bytes | UnsetType
+    payload: Raw | UnsetType = UNSET
+    payload_base64: bytes | UnsetType = UNSET
     codec: Codec
     task: str
     lease_ms: int | None

@@ -7,7 +7,7 @@ databases and languages cannot hold.
 
 from typing import Annotated, Any, Final
 
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from penstock.model.checks_push import MAX_BACKOFF_STEPS, MAX_HEADER_BYTES, MAX_TAGS
 from penstock.model.checks_values import (
@@ -61,4 +61,16 @@ Waits = Annotated[tuple[Duration, ...], Meta(extra_json_schema={"maxItems": MAX_
 Headers = Annotated[
     dict[str, str],
     Meta(description=f"names and values, together at most {MAX_HEADER_BYTES} bytes of UTF-8"),
+]
+
+_BY_ID: Final = {"propertyNames": {"pattern": "^[1-9][0-9]{0,14}$"}}
+
+Results = Annotated[
+    dict[Id, Raw], Meta(description="JSON values by job id", extra_json_schema=_BY_ID)
+]
+ResultsBase64 = Annotated[
+    dict[Id, Base64], Meta(description="bytes by job id", extra_json_schema=_BY_ID)
+]
+Hour = Annotated[
+    str, Meta(extra_json_schema={"pattern": "^(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9])?$"})
 ]

@@ -40,7 +40,20 @@ _EVENT_ID: Final = {
     "name": "Last-Event-ID",
     "in": "header",
     "description": "The id of the last event that was seen.",
-    "schema": {"type": "string", "pattern": "^[0-9]{1,16}\\.[0-9]{1,8}$"},
+    "schema": {"type": "string", "pattern": "^[0-9]{1,16}[.][0-9]{1,8}$"},
+}
+
+
+# What holds between fields of a shape.
+_ONE_PAYLOAD: Final = {"not": {"required": ["payload", "payload_base64"]}}
+_RULES: Final[dict[str, dict[str, Any]]] = {
+    "JobSaid": _ONE_PAYLOAD,
+    "FlowJobSaid": _ONE_PAYLOAD,
+    "EditSaid": _ONE_PAYLOAD,
+    "CronSaid": {
+        **_ONE_PAYLOAD,
+        "oneOf": [{"required": [name]} for name in ("expression", "every_ms", "daily")],
+    },
 }
 
 
@@ -54,6 +67,8 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     references, components = msgspec.json.schema_components(
         shapes, ref_template="#/components/schemas/{name}"
     )
+    for name, rules in _RULES.items():
+        components.get(name, {}).update(rules)
     reference = dict(zip(shapes, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     names: set[str] = set()
