@@ -1,14 +1,14 @@
 """A server on a free port of this machine, over a store in memory whose clock a test may move."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.model.errors import Unauthenticated
 from penstock.model.lifecycle import State
 from penstock.model.store import Store
-from penstock.protocol.access import ANYBODY, Grant, Principal
+from penstock.protocol.access import Grant, OpenToAll, Principal
 from penstock.server.http import HttpLimits, HttpServer
 from penstock.server.routes import ROUTES
 from penstock.server.service import Service, Sources
@@ -31,13 +31,6 @@ class Tokens:
         return self._tokens[token]
 
 
-class Open:
-    open_to_all = True
-
-    def authenticate(self, token: str) -> Principal:
-        return ANYBODY
-
-
 def principal(name: str, *scopes: str, tenant: str | None = "default") -> Principal:
     return Principal(name, tenant, tuple(map(Grant.of, scopes)))
 
@@ -49,7 +42,7 @@ class Running:
         self.server = server
         self.store = store
         self.clock = clock
-        self.address = ("", 0)
+        self.address = server.address
 
     async def client(self, token: str | None = None) -> Client:
         return await Client.to(self.address, token)
@@ -69,7 +62,7 @@ class Running:
         return info.counts[state]
 
     async def connections_are(self, many: int) -> None:
-        while len(self.server.connections) != many:  # noqa: ASYNC110 - nobody would tell
+        while self.server.connections != many:  # noqa: ASYNC110 - nobody would tell
             await asyncio.sleep(0)
 
     async def kept(self, size: int) -> None:
@@ -91,6 +84,7 @@ async def running(
     limits: HttpLimits | None = None,
     store: Store | None = None,
     heartbeat_s: float = 15.0,
+    idle: Callable[[float], Awaitable[object]] | None = None,
     **sources: Any,
 ) -> AsyncIterator[Running]:
     """`live` is on the machine's clock; otherwise time stands still until the test moves it."""
@@ -99,13 +93,13 @@ async def running(
     service = Service(
         store,
         ROUTES,
-        authenticator=Open() if tokens is None else Tokens(**tokens),
+        authenticator=OpenToAll() if tokens is None else Tokens(**tokens),
         sources=Sources(**sources),
         heartbeat_s=heartbeat_s,
     )
-    server = HttpServer(service, limits)
+    server = HttpServer(service, port=0, limits=limits, idle=idle)
+    await server.start()
     up = Running(server, store, clock)
-    up.address = await server.listen(port=0)
     try:
         yield up
     finally:

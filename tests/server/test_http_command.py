@@ -10,6 +10,7 @@ from penstock.model.job import JobSpec
 from penstock.model.lifecycle import State
 from penstock.protocol.access import Principal
 from penstock.protocol.command import Answer, Request, Session
+from penstock.server.http import HttpLimits
 from tests.server.harness import asking, running
 from tests.server.test_http_access import TOKENS
 from tests.server.test_http_jobs import refused
@@ -56,6 +57,24 @@ class Pull(Request, tag="PULL"):
         return Answer()
 
 
+class Take(Request, tag="TAKE"):
+    """A claim whose answer is large, and which can be undone."""
+
+    async def call(self, session: Session) -> "TakeAnswer":
+        lease = await session.store.claim("default", ["q"])
+        assert lease is not None
+        return TakeAnswer(lease=lease.token, much="x" * 9_000_000)
+
+    async def take_back(self, session: Session, answer: Answer) -> None:
+        assert isinstance(answer, TakeAnswer)
+        await session.store.release("default", answer.lease)
+
+
+class TakeAnswer(Answer):
+    lease: str
+    much: str
+
+
 class Watch(Request, tag="WATCH"):
     """Something that needs a connection that stays."""
 
@@ -89,7 +108,7 @@ class AuthAnswer(Answer):
     pushed: int
 
 
-COMMANDS: tuple[type[Request], ...] = (Put, Wipe, Pull, Watch, Send, Auth)
+COMMANDS: tuple[type[Request], ...] = (Put, Wipe, Pull, Take, Watch, Send, Auth)
 
 
 async def test_a_command_is_answered_as_on_the_wire() -> None:
@@ -170,5 +189,17 @@ async def test_a_command_that_waits_ends_with_its_client_and_with_the_server() -
         await up.claims_wait(0)
         await client.ask("POST", "/v1/command", {"cmd": "PULL", "queue": "q"})
         await up.claims_wait(1)
-        up.server.stop_claims()
+        up.server.service.stop_claims()
         assert refused(await client.answer(), 503, "unavailable")
+
+
+async def test_what_only_the_client_could_use_is_taken_back_if_it_has_left() -> None:
+    limits = HttpLimits(stalled_s=0.1)
+    async with asking(commands=COMMANDS, limits=limits) as (up, _):
+        await up.store.push_jobs("default", "q", [JobSpec()])
+        gone = await up.client()
+        gone.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await gone.ask("POST", "/v1/command", {"cmd": "TAKE"})
+        await up.jobs_are(State.ACTIVE, 1)
+        await up.jobs_are(State.READY, 1)
+        gone.vanish()

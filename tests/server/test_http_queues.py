@@ -303,16 +303,15 @@ async def test_a_bulk_without_a_name_is_given_one_and_can_be_aborted() -> None:
 # -- figures -------------------------------------------------------------------------------------
 
 
-async def _up() -> str:
-    return "penstock_up 1\n"
-
-
 async def test_figures_history_and_metrics_come_from_their_sources() -> None:
+    async def metrics() -> str:
+        return "penstock_up 1\n"
+
     points = [{"at": 1, "pushed": 2}, {"at": 5_001, "pushed": 3}]
     async with asking(
         figures=lambda tenant: Figures(pushed=5, jobs_per_second=1.5),
         history=lambda tenant: points,
-        metrics=_up,
+        metrics=metrics,
     ) as (_, client):
         await client.post(PUSH, {"jobs": [{}, {}]})
         stats = (await client.get("/v1/stats")).json
@@ -320,9 +319,9 @@ async def test_figures_history_and_metrics_come_from_their_sources() -> None:
         assert (stats["pushed"], stats["jobs_per_second"]) == (5, 1.5)
         history = (await client.get("/v1/stats/history")).json
         assert history == {"interval_ms": 5_000, "points": points}
-        metrics = await client.get("/metrics")
-        assert metrics.body == b"penstock_up 1\n"
-        assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+        scraped = await client.get("/metrics")
+        assert scraped.body == b"penstock_up 1\n"
+        assert scraped.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
 async def test_a_store_that_has_ended_is_not_ready() -> None:

@@ -1,15 +1,20 @@
 """HTTP/1.1 as bytes: order, framing, limits, deadlines, and clients that behave badly."""
 
 import asyncio
+import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
+import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock.model.job import JobSpec
 from penstock.model.lifecycle import State
 from penstock.server.http import HttpLimits
-from tests.server.client import Client, written
+from tests.server.client import PATIENCE_S, Client, written
 from tests.server.harness import asking, running
 from tests.server.test_http_jobs import refused
 
@@ -29,7 +34,7 @@ async def test_one_connection_serves_many_requests() -> None:
     async with asking() as (up, client):
         for n in range(20):
             assert (await client.post(PUSH, {"payload": n})).json["jobs"][0]["id"] == n + 1
-        assert len(up.server.connections) == 1
+        assert up.server.connections == 1
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
@@ -319,7 +324,7 @@ async def test_a_client_that_does_not_read_is_dropped_and_holds_nobody_up() -> N
         deaf.reader._transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(50):
             deaf.writer.write(written("GET", "/v1/jobs/1"))
-        while len(up.server.connections) == 2:
+        while up.server.connections == 2:
             assert (await other.get("/healthz")).status == 200
         deaf.vanish()
 
@@ -364,7 +369,7 @@ async def test_a_job_that_comes_in_the_moment_its_client_leaves_goes_back() -> N
             await gone.ask("POST", "/v1/queues/q/claim", {"wait_ms": 60_000})
             await up.claims_wait(1)
             (connection,) = [
-                each for each in up.server.connections if each.task and each._in_hand is not None
+                each for each in up.server.open if each.task and each._in_hand is not None
             ]
             await up.store.push_jobs(
                 "default", "q", [JobSpec(payload=b"1")]
@@ -396,6 +401,48 @@ async def test_a_thousand_idle_long_polls_hold_nobody_up() -> None:
         assert payloads == list(range(1_000))  # in the order in which they came
 
 
+async def test_five_hundred_slow_clients_hold_nobody_up() -> None:
+    async with running() as up, await up.client() as other:
+        request = written("POST", PUSH, {"payload": 1})
+        slow = [await up.client() for _ in range(500)]
+        for cut in range(len(request)):
+            for client in slow[cut::50]:
+                client.writer.write(request[cut : cut + 1])
+            assert (await other.get("/healthz")).status == 200
+        assert up.server.connections == 501
+        assert up.server.kept < 500 * len(request)
+        for client in slow:
+            client.vanish()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_bytes_come_others_are_served(loop: str, data: st.DataObject) -> None:
+    """Requests with a few bytes changed, in pieces: an answer or an end, never a hang."""
+    request = bytearray(b"".join(written("POST", PUSH, {"payload": n}) for n in range(3)))
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(request) - 1))
+        request[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(request)), max_size=3)))
+    pieces = [bytes(request[a:b]) for a, b in pairwise([0, *cuts, len(request)])]
+
+    async def case() -> None:
+        async with asking() as (up, other), await up.client() as client:
+            for piece in pieces:
+                client.writer.write(piece)
+                await asyncio.sleep(0)
+            client.writer.write_eof()
+            async with asyncio.timeout(PATIENCE_S):
+                said = await client.reader.read()
+            for status in re.findall(rb"^HTTP/1.1 (\d+)", said, re.MULTILINE):
+                assert int(status) < 500
+            assert (await other.get("/healthz")).status == 200
+
+    factory = uvloop.new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(case())
+
+
 # -- the end -------------------------------------------------------------------------------------
 
 
@@ -418,6 +465,44 @@ async def test_a_stop_finishes_what_is_in_hand_and_ends_what_waits() -> None:
             await client.close()
 
 
+async def test_a_stop_lets_workers_finish_before_it_ends() -> None:
+    working = asyncio.Event()
+    graces = []
+
+    async def idle(grace_s: float) -> None:
+        graces.append(grace_s)
+        await working.wait()
+
+    async with asking(idle=idle) as (up, client):
+        await client.post(PUSH, {})
+        claimed = (await client.post("/v1/queues/q/claim")).json
+        stopping = asyncio.create_task(up.server.stop(7.0))
+        while (await client.get("/readyz")).status == 200:
+            pass
+        ack = await client.post(f"/v1/leases/{claimed['lease']}/ack")
+        assert ack.json == {"acked": [1], "lost": []}
+        assert not stopping.done()
+        working.set()
+        await stopping
+        assert graces == [7.0]
+        assert await client.ended()
+
+
+async def test_a_stop_that_is_cut_short_can_be_called_again() -> None:
+    async def idle(grace_s: float) -> None:
+        if grace_s:
+            await asyncio.Event().wait()
+
+    async with asking(idle=idle) as (up, client):
+        assert (await client.get("/healthz")).status == 200
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await up.server.stop(30.0)
+        assert (await client.get("/healthz")).status == 200
+        await up.server.stop(0)
+        assert await client.ended()
+
+
 async def test_when_claims_stop_everything_else_goes_on() -> None:
     async with asking() as (up, client), await up.client() as waiting:
         await client.post(PUSH, {"jobs": [{}, {}]})
@@ -425,7 +510,7 @@ async def test_when_claims_stop_everything_else_goes_on() -> None:
         await waiting.ask("POST", "/v1/queues/other/claim", {"wait_ms": 60_000})
         await up.claims_wait(1)
         assert (await client.get("/readyz")).status == 200
-        up.server.stop_claims()
+        up.server.service.stop_claims()
         assert refused(await waiting.answer(), 503, "unavailable")
         assert (await waiting.get("/healthz")).status == 200
         assert refused(await client.get("/readyz"), 503, "unavailable")

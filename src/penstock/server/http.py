@@ -12,18 +12,15 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from email.utils import formatdate
-from functools import lru_cache
-from http import HTTPStatus
-from time import time
 from typing import Any, Final, cast
 
 import msgspec
 
 from penstock.model.errors import Deadline, Invalid, Overloaded, PenstockError, Unavailable
-from penstock.server.messages import Head, Response
+from penstock.server.heads import read_head, write_head
+from penstock.server.messages import Response
 from penstock.server.problems import Refused
 from penstock.server.service import Admission, Service, refusal
 
@@ -41,6 +38,7 @@ _log: Final = logging.getLogger(__name__)
 _AHEAD: Final = 16  # requests read before the first of them is answered
 _IN_A_ROW: Final = 32  # requests answered before others get a turn
 _LINGER_S: Final = 2.0  # how long input is thrown away so that the last answer arrives
+_FLUSH_S: Final = 5.0  # in which the last answers go out
 _JOINED: Final = 64 * 1024  # bodies up to this size are written together with their head
 
 
@@ -121,8 +119,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport = cast(asyncio.Transport, transport)
         # Writing "pauses" as soon as anything is left to send, so we know what has gone.
         transport.set_write_buffer_limits(high=0)
-        others, most = len(self._server.connections), self._limits.connections
-        self._server.connections.add(self)
+        others, most = len(self._server.open), self._limits.connections
+        self._server.open.add(self)
         if others >= 2 * most:  # not even told so
             transport.abort()
         elif others >= most:
@@ -133,7 +131,7 @@ class Connection(asyncio.Protocol):
         self._set_timer()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server.connections.discard(self)
+        self._server.open.discard(self)
         self._keep(-self._kept)
         self._deaf = True
         if self._timer is not None:
@@ -176,7 +174,9 @@ class Connection(asyncio.Protocol):
                 self._refuse(Invalid(f"this is not HTTP/1.1: {error}"))
             return
         incoming = self._incoming
-        if incoming is not None and incoming.admission is None and incoming.refused is None:
+        if incoming is None or self._deaf:
+            return
+        if incoming.admission is None and incoming.refused is None:
             # The parser keeps an unfinished line to itself; this counts it.
             incoming.head_size += len(data)
             self._check_head(incoming)
@@ -205,7 +205,12 @@ class Connection(asyncio.Protocol):
             return
         length = 0
         try:
-            head, length, has_body = _head(self._parser, incoming)
+            head, length, has_body = read_head(
+                self._parser.get_method(),
+                self._parser.get_http_version(),
+                incoming.target,
+                incoming.headers,
+            )
             if has_body and self._parser.should_upgrade():
                 raise Invalid("a request with a body cannot ask for another protocol", "Upgrade")
             expectation = head.headers.get("expect", "").lower()
@@ -365,7 +370,7 @@ class Connection(asyncio.Protocol):
             if response.stream is not None:
                 await self._stream(response, arrival, ends)
                 return
-            head = _written(response, ends)
+            head = write_head(response, ends)
             body = b"" if arrival.head_only else response.body
             if len(body) <= _JOINED:
                 self._transport.write(head + body)
@@ -374,7 +379,7 @@ class Connection(asyncio.Protocol):
             await self._drained()
         except asyncio.CancelledError:
             if response.undo is not None:
-                self._server.start(response.undo())
+                self._server.begin(response.undo())
             raise
 
     async def _stream(self, response: Response, arrival: _Arrival, ends: bool) -> None:
@@ -384,7 +389,7 @@ class Connection(asyncio.Protocol):
         chunked = arrival.modern
         async with aclosing(stream):
             first = await anext(stream, b"")  # from then on nothing is missed
-            self._transport.write(_written(response, ends, chunked=chunked))
+            self._transport.write(write_head(response, ends, chunked=chunked))
             if arrival.head_only:
                 return
             if first:
@@ -470,50 +475,71 @@ class Connection(asyncio.Protocol):
 
 
 class HttpServer:
-    """Listens, and has the connections. `stop` ends all of it."""
+    """Listens, and has the connections: `start`, then `stop`.
 
-    def __init__(self, service: Service, limits: HttpLimits | None = None) -> None:
+    `idle` waits, up to so many seconds, until the jobs that were claimed have ended.
+    """
+
+    kind: Final = "http"
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 6790,  # 0: a free one
+        limits: HttpLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+        idle: Callable[[float], Awaitable[object]] | None = None,
+    ) -> None:
         self.service = service
         self.limits = limits or HttpLimits()
-        self.connections: set[Connection] = set()
+        self.address = (host, port)
+        self.open: set[Connection] = set()
         self.kept = 0  # bytes of bodies that are being read or answered
         self.stopping = False
+        self._tls = tls
+        self._idle = idle
         self._listener: asyncio.Server | None = None
         self._begun: set[asyncio.Task[Any]] = set()
 
-    async def listen(
-        self, host: str = "127.0.0.1", port: int = 6790, *, tls: ssl.SSLContext | None = None
-    ) -> tuple[str, int]:
-        """Begin to listen; answers where (port 0: a free one)."""
+    async def start(self) -> str:
+        """Begin to listen; answers where."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: Connection(self), host, port, ssl=tls, backlog=1_024
+            lambda: Connection(self), *self.address, ssl=self._tls, backlog=1_024
         )
-        name = self._listener.sockets[0].getsockname()
-        return name[0], name[1]
+        host, port = self.address = self._listener.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def start(self, work: Coroutine[Any, Any, object]) -> None:
+    @property
+    def connections(self) -> int:
+        return len(self.open)
+
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
         """Have something done that outlives its connection."""
         task = asyncio.get_running_loop().create_task(_tolerant(work))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
 
-    def stop_claims(self) -> None:
-        """The first half of a stop: no more jobs are given out, what is out can be ended."""
-        self.service.stop_claims()
+    async def stop(self, grace_s: float = 30.0) -> None:
+        """Give out no more jobs, let workers finish theirs for so long, and end.
 
-    async def stop(self, grace_s: float = 5.0) -> None:
-        """Take no more requests, finish those in hand, wait for nothing, close everything."""
-        self.stopping = True
-        self.service.stop_claims()
+        Nobody new is let in; whoever is connected may say everything but claim until then. Cut
+        short, it can be called again.
+        """
         if self._listener is not None:
             self._listener.close()
-        tasks = [each.task for each in self.connections if each.task is not None]
-        for connection in list(self.connections):
+        self.service.stop_claims()
+        if self._idle is not None and self.open:
+            await self._idle(grace_s)
+        self.stopping = True
+        tasks = [each.task for each in self.open if each.task is not None]
+        for connection in list(self.open):
             connection.end()
         if tasks:
-            await asyncio.wait(tasks, timeout=grace_s)
-        for connection in list(self.connections):
+            await asyncio.wait(tasks, timeout=_FLUSH_S)
+        for connection in list(self.open):
             connection.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
         while self._begun:
@@ -531,51 +557,5 @@ async def _tolerant(work: Coroutine[Any, Any, object]) -> None:
         return
 
 
-def _head(parser: httptools.HttpRequestParser, incoming: _Incoming) -> tuple[Head, int, bool]:
-    """The head, how long its body will be if it says so, and whether there will be one."""
-    version = parser.get_http_version()
-    if version not in ("1.0", "1.1"):
-        raise Invalid(f"HTTP/{version} is not spoken here")
-    headers: dict[str, str] = {}
-    for name, value in incoming.headers:
-        if name in headers:
-            if name in ("host", "authorization", "content-type"):
-                raise Invalid("is given twice", name)
-            headers[name] += f", {value}"
-        else:
-            headers[name] = value
-    if "host" not in headers and version == "1.1":
-        raise Invalid("a request of HTTP/1.1 names its host", "Host")
-    target = incoming.target.decode("latin-1")
-    if target.startswith("http://"):
-        target = "/" + target.partition("://")[2].partition("/")[2]
-    path, _, query = target.partition("#")[0].partition("?")
-    length = int(headers.get("content-length", "0"))
-    has_body = length > 0 or "transfer-encoding" in headers
-    return Head(parser.get_method().decode(), path, query, headers), length, has_body
-
-
 def _too_large(most: int) -> Refused:
     return Refused("payload_too_large", f"the body has more than {most} bytes")
-
-
-def _written(response: Response, ends: bool, *, chunked: bool = False) -> bytes:
-    """The head of a response."""
-    status = response.status
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Date: {_date(int(time()))}"]
-    if response.stream is not None:
-        lines.append(f"Content-Type: {response.type}")
-        if chunked:
-            lines.append("Transfer-Encoding: chunked")
-    elif status != HTTPStatus.NO_CONTENT:
-        lines += [f"Content-Type: {response.type}", f"Content-Length: {len(response.body)}"]
-    lines += [f"{name}: {value}" for name, value in response.headers]
-    if ends:
-        lines.append("Connection: close")
-    return "\r\n".join((*lines, "", "")).encode("latin-1")
-
-
-@lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    """An instant in the words of HTTP, made once a second."""
-    return formatdate(second, usegmt=True)

@@ -10,7 +10,8 @@ import msgspec
 import penstock
 from penstock.model.job import MAX_ID
 from penstock.model.schedule import MAX_NAME_BYTES as MAX_CRON_NAME
-from penstock.protocol.http_shown import EventShown, Problem
+from penstock.protocol.http_shown import Problem
+from penstock.protocol.http_shown_server import EventShown
 from penstock.protocol.http_types import NO_NUL, QUEUE_PATTERN
 from penstock.server.problems import MEDIA_TYPE, STATUS, TITLES
 from penstock.server.routing import Either, Route

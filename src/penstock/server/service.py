@@ -39,7 +39,7 @@ _NOT_ACCEPTED: Final = "these credentials are not accepted"
 T = TypeVar("T")
 
 
-async def _nothing() -> str:
+async def _no_metrics() -> str:
     return ""
 
 
@@ -49,7 +49,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     figures: Callable[[str], Figures] = lambda tenant: Figures()
     history: Callable[[str], Sequence[msgspec.Struct | Mapping[str, object]]] = lambda tenant: ()
     history_interval_ms: int = 5_000
-    metrics: Callable[[], Awaitable[str]] = _nothing
+    metrics: Callable[[], Awaitable[str]] = _no_metrics
     audit: Audit = lambda principal, tenant, action, details: None
     commands: tuple[type[Request], ...] = ()  # what can be asked for at /v1/command
 

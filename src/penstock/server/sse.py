@@ -17,7 +17,7 @@ import msgspec
 from penstock.model.errors import Invalid, Overloaded, PenstockError
 from penstock.model.event import Event
 from penstock.model.store import Store
-from penstock.protocol.http_shown import EventShown
+from penstock.protocol.http_shown_server import EventShown
 
 RING_EVENTS: Final = 10_000
 RING_BYTES: Final = 16 * 1024 * 1024

@@ -5,7 +5,7 @@ would give: `ok`, `error` and `reqId` stand in it beside the rest.
 """
 
 from collections.abc import Coroutine
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from operator import or_
 from typing import Any, Final
 
@@ -82,7 +82,10 @@ async def run_command(call: Call) -> Response:
     except PenstockError as error:
         return _refused(error, said.req_id)
     answer.req_id = said.req_id
-    return Response.json(200, answer)
+    response = Response.json(200, answer)
+    if type(request).take_back is not Request.take_back:
+        response.undo = partial(request.take_back, session, answer)
+    return response
 
 
 async def _run(call: Call, session: RequestSession, request: Request) -> Answer:

@@ -8,14 +8,8 @@ from penstock.model.fingerprint import fingerprint
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
 from penstock.protocol.http_said import RedriveSaid, Said
-from penstock.protocol.http_shown import (
-    Counted,
-    DeadGroup,
-    DeadGroups,
-    JobPage,
-    JobRead,
-    RedrivenShown,
-)
+from penstock.protocol.http_shown import JobPage, JobRead
+from penstock.protocol.http_shown_queues import Counted, DeadGroup, DeadGroups, RedrivenShown
 from penstock.server.routes.paging import Cursor, Limit, page
 from penstock.server.routing import Route
 from penstock.server.service import Call

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.model.errors import Forbidden, Unavailable
-from penstock.protocol.http_shown import Alive, History, Ready, Stats
+from penstock.protocol.http_shown_server import Alive, History, Ready, Stats
 from penstock.server.messages import Response
 from penstock.server.routing import Route
 from penstock.server.service import Call
@@ -44,7 +44,8 @@ async def get_history(call: Call) -> History:
 async def get_metrics(call: Call) -> Response:
     if call.principal.tenant is not None:
         raise Forbidden("these are figures of every tenant; these credentials are of one")
-    return Response(body=(await call.service.sources.metrics()).encode(), type=METRICS_TYPE)
+    text = await call.service.sources.metrics()
+    return Response(body=text.encode(), type=METRICS_TYPE)
 
 
 def _check_whole_tenant(call: Call) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from penstock.model.policy import QueueConfig
 from penstock.model.store import QueueInfo
 from penstock.protocol.http_said import ConfigSaid
-from penstock.protocol.http_shown import ConfigShown, Counted, Queues, QueueShown
+from penstock.protocol.http_shown_queues import ConfigShown, Counted, Queues, QueueShown
 from penstock.server.routing import Route
 from penstock.server.service import Call
 
