@@ -47,6 +47,14 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert [a.json["jobs"][0]["id"] for a in answers] == list(range(1, 201))
 
 
+async def test_more_may_be_pipelined_than_is_read_at_once() -> None:
+    async with asking() as (up, client):
+        client.writer.write(b"".join(written("POST", PUSH, {"payload": n}) for n in range(3_000)))
+        for n in range(3_000):
+            assert (await client.answer()).json["jobs"][0]["id"] == n + 1
+        assert up.server.kept == 0
+
+
 async def test_a_request_may_come_byte_by_byte() -> None:
     async with asking() as (_, client):
         for byte in written("POST", PUSH, {"payload": 1}):

@@ -73,6 +73,7 @@ class _Incoming:
         "expects",
         "head_size",
         "headers",
+        "in_head",
         "refused",
         "size",
         "target",
@@ -82,6 +83,7 @@ class _Incoming:
         self.target = b""
         self.headers: list[tuple[str, str]] = []
         self.head_size = 0
+        self.in_head = True
         self.admission: Admission | None = None
         self.refused: Response | None = None
         self.body: list[bytes] = []
@@ -161,7 +163,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        self._since = self._since if self._incoming is not None else self._loop.time()
+        before = self._incoming
+        if before is None:
+            self._since = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -172,14 +176,13 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if not self._deaf:
                 self._refuse(Invalid(f"this is not HTTP/1.1: {error}"))
-            return
-        incoming = self._incoming
-        if incoming is None or self._deaf:
-            return
-        if incoming.admission is None and incoming.refused is None:
-            # The parser keeps an unfinished line to itself; this counts it.
-            incoming.head_size += len(data)
-            self._check_head(incoming)
+        else:
+            incoming = self._incoming
+            # The parser keeps an unfinished line to itself. All of the data was about this head
+            # only if it had begun before.
+            if incoming is not None and incoming is before and incoming.in_head:
+                incoming.head_size += len(data)
+                self._check_head(incoming)
 
     # -- the parser ------------------------------------------------------------------------------
 
@@ -198,6 +201,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         incoming = self._incoming
         assert incoming is not None
+        incoming.in_head = False
         incoming.head_size = len(incoming.target) + sum(
             len(name) + len(value) + 4 for name, value in incoming.headers
         )
