@@ -9,6 +9,7 @@ from penstock.server.openapi import document
 from penstock.server.problems import STATUS, TITLES
 from penstock.server.routes import ROUTES
 from tests.server.harness import asking
+from tools.docs import ROOT
 
 DOCUMENT = document(ROUTES)
 
@@ -102,6 +103,13 @@ def test_every_code_has_a_status_and_a_title() -> None:
     assert STATUS.keys() == TITLES.keys()
     problem = DOCUMENT["components"]["schemas"]["Problem"]
     assert problem["required"] == ["type", "title", "status", "detail", "code"]
+
+
+def test_the_documentation_has_every_code_with_its_status() -> None:
+    page = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.+?) \| (\d+)", page, re.MULTILINE)
+    said = {code: int(status) for codes, status in rows for code in re.findall(r"`(\w+)`", codes)}
+    assert said == STATUS
 
 
 def test_jobs_have_the_fields_of_the_specification() -> None:
