@@ -10,7 +10,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Job, LogLine
 from penstock.model.lifecycle import State
-from penstock.model.store import Explanation, Result, Standing
+from penstock.model.store import Explanation, Page, Result, Standing
 from penstock.protocol.command import Answer, Refusal, ReqId, Session
 from penstock.protocol.native_base import Native, in_sight, require_job
 
@@ -78,7 +78,16 @@ class Find(Native, kw_only=True, tag="FIND"):
             cursor=self.cursor,
             limit=self.limit,
         )
-        return Found(jobs=page.jobs, cursor=page.cursor)
+        return _short(page, session.frame_limit // 2)
+
+
+def _short(page: Page, room: int) -> Found:
+    """As much of the page as fits into an answer; the next begins behind it."""
+    for place, job in enumerate(page.jobs):
+        room -= len(job.payload) + len(job.result or b"")
+        if room < 0 and place:
+            return Found(jobs=page.jobs[:place], cursor=job.id)
+    return Found(jobs=page.jobs, cursor=page.cursor)
 
 
 class Meant(Answer, kw_only=True):

@@ -10,7 +10,7 @@ from penstock.model.job import Codec, Ids, JobError, Lease, LogLine
 from penstock.model.store import FailedJob
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
-from penstock.protocol.runs import ClaimedJobs, Ranges, named, packed_claim
+from penstock.protocol.runs import ClaimedJobs, Ranges, fitting, named, packed_claim
 
 
 class Claimed(Answer, kw_only=True):
@@ -67,7 +67,19 @@ class Claim(Native, kw_only=True, tag="CLAIM"):
             worker=self.worker,
             wait_ms=self.wait_ms,
         )
+        if lease is not None:
+            room = session.frame_limit // 2  # the rest is for what stands beside the payloads
+            if sum(len(run.data) for run in lease.runs) > room:
+                lease = await self._cut(session, tenant, lease, room)
         return Claimed.of(lease)
+
+    async def _cut(self, session: Session, tenant: str, lease: Lease, room: int) -> Lease:
+        """What fits into an answer; the rest is given back."""
+        cut = fitting(lease, room)
+        left = lease.ids[len(cut) :]
+        if left:
+            await session.store.release(tenant, lease.token, left)
+        return cut
 
     async def take_back(self, session: Session, answer: Answer) -> None:
         if isinstance(answer, Claimed) and answer.lease is not None:

@@ -6,8 +6,9 @@ packed: 32 bits each, unsigned, lowest byte first. Bytes are base64 in JSON.
 
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
@@ -149,6 +150,46 @@ def packed_claim(lease: Lease) -> tuple[ClaimedJobs, ...]:
             individual=run.individual,
         )
         for run in lease.runs
+    )
+
+
+def fitting(lease: Lease, size: int) -> Lease:
+    """As many of the jobs, from the first on, as have payloads of that size together; one at least.
+
+    A claim says how many jobs it wants, and not how large they may be.
+    """
+    runs: list[ClaimedRun] = []
+    for run in lease.runs:
+        if len(run.data) <= size:
+            size -= len(run.data)
+            runs.append(run)
+            continue
+        count = bisect_right(run.ends, size)
+        if not runs:
+            count = max(count, 1)
+        if count:
+            runs.append(_first(run, count))
+        break
+    return Lease(
+        token=lease.token, queue=lease.queue, expires_at=lease.expires_at, runs=tuple(runs)
+    )
+
+
+def _first(run: ClaimedRun, count: int) -> ClaimedRun:
+    """The first so many jobs of a run."""
+    ids = list(islice(run.ids, count))
+    span = ids[-1] - run.ids.first + 1
+    mask = None if run.ids.mask is None else run.ids.mask[:span]
+    created_at, run_at = run.created_at, run.run_at
+    return ClaimedRun(
+        ids=IdRun(run.ids.first, span, mask),
+        data=run.data[: run.ends[count - 1]],
+        ends=run.ends[:count],
+        options=run.options,
+        option_of=None if run.option_of is None else run.option_of[:count],
+        created_at=created_at if isinstance(created_at, int) else created_at[:count],
+        run_at=run_at if isinstance(run_at, int) else run_at[:count],
+        individual={job_id: own for job_id in ids if (own := run.individual.get(job_id))},
     )
 
 

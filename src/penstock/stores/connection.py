@@ -471,7 +471,7 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._out and not self._closing:
+        if self._out and not self._closing and not self.transport.is_closing():
             out, self._out = self._out, bytearray()
             self._unsent.clear()
             self.transport.write(out)
