@@ -320,8 +320,7 @@ class Link:
 
         def answered(future: "asyncio.Future[Answer]") -> None:
             error = None if future.cancelled() else future.exception()
-            if isinstance(error, PenstockError):
-                self._watchers.pop(name, None)
+            if isinstance(error, PenstockError) and self._watchers.pop(name, None) is not None:
                 watcher.end(error)
 
         entry.future.add_done_callback(answered)
