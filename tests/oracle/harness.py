@@ -13,6 +13,7 @@ from penstock.stores.clock import ManualClock, SteadyClock
 from penstock.stores.embedded import EmbeddedStore
 from tests.durable import crash, replayed_digest, scratch
 from tests.oracle.store import OracleStore
+from tests.served import ServedStore
 
 SEED: Final = 20_231_114  # of the jitter
 
@@ -101,8 +102,25 @@ def on_disk(scheme: str) -> Subject:
     return Subject(scheme, open_new, restart, forgets_callers=True)
 
 
+def served(how: str) -> Subject:
+    """A store in memory behind a live server."""
+
+    async def open_new(clock: ManualClock, caps: Caps) -> Store:
+        return await ServedStore.open(how, clock=clock, caps=caps, seed=SEED)
+
+    async def restart(store: Any) -> Store:
+        """The kernel is written out and read back; connections stay."""
+        assert isinstance(store, ServedStore)
+        store.inner.rebuild()
+        return store
+
+    return Subject(how, open_new, restart)
+
+
 SQLITE: Final = on_disk("sqlite")
 ROCKSDB: Final = on_disk("rocksdb")
+TCP: Final = served("tcp")
+UNIX: Final = served("unix")
 MEMORY: Final = Subject("memory", open_memory, restart_memory)
 TWIN: Final = Subject("twin", open_twin, as_it_is)
 

@@ -1,4 +1,4 @@
-"""Random histories on every embedded store beside the oracle.
+"""Random histories on every embedded store, and through a server, beside the oracle.
 
 `PENSTOCK_LONG=1` takes many more and longer ones. Hypothesis shrinks what it finds; a history from
 a seed is cut down before it is shown.
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.oracle.harness import MEMORY, ROCKSDB, SQLITE, TWIN, Subject
+from tests.oracle.harness import MEMORY, ROCKSDB, SQLITE, TCP, TWIN, UNIX, Subject
 from tests.oracle.histories import check_history, failure_of, history
 from tests.oracle.machine import Machine
 
@@ -20,8 +20,9 @@ EXAMPLES, STEPS = (3_000, 80) if LONG else (80, 50)
 SEEDS, LENGTH = (2_000, 400) if LONG else (48, 150)
 BUNDLE = 8  # seeds of one test case, so that several processes can share the work
 
-SUBJECTS = [MEMORY, SQLITE, ROCKSDB]
-SHARE = {"memory": 1, "sqlite": 4, "rocksdb": 16}  # a disk takes its time: so much less of it
+SUBJECTS = [MEMORY, SQLITE, ROCKSDB, TCP, UNIX]
+# A disk takes its time, and so does a socket: so much less of it.
+SHARE = {"memory": 1, "sqlite": 4, "rocksdb": 16, "tcp": 8, "unix": 16}
 
 
 def machine_on(subject: Subject) -> type[Machine]:
