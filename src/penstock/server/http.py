@@ -21,6 +21,7 @@ import msgspec
 from penstock.model.errors import Deadline, Invalid, Overloaded, PenstockError, Unavailable
 from penstock.server.heads import read_head, write_head
 from penstock.server.messages import Response
+from penstock.server.parts import Kind
 from penstock.server.problems import Refused
 from penstock.server.service import Admission, Service, refusal
 
@@ -484,7 +485,7 @@ class HttpServer:
     `idle` waits, up to so many seconds, until the jobs that were claimed have ended.
     """
 
-    kind: Final = "http"
+    kind: Kind = "http"
 
     def __init__(
         self,
@@ -529,14 +530,14 @@ class HttpServer:
     async def stop(self, grace_s: float = 30.0) -> None:
         """Give out no more jobs, let workers finish theirs for so long, and end.
 
-        Nobody new is let in; whoever is connected may say everything but claim until then. Cut
-        short, it can be called again.
+        Everything but a claim may be said until then, on new connections, too: a worker may make
+        one for each word. Cut short, it can be called again.
         """
+        self.service.stop_claims()
+        if self._idle is not None:
+            await self._idle(grace_s)
         if self._listener is not None:
             self._listener.close()
-        self.service.stop_claims()
-        if self._idle is not None and self.open:
-            await self._idle(grace_s)
         self.stopping = True
         tasks = [each.task for each in self.open if each.task is not None]
         for connection in list(self.open):

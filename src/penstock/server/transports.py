@@ -4,7 +4,6 @@ What they speak is in `tcp.py` and `http.py`; here settings become their limits.
 """
 
 import math
-from typing import Final
 
 from penstock.server.http import HttpLimits, HttpServer
 from penstock.server.parts import Kind, Parts, Transport
@@ -12,8 +11,6 @@ from penstock.server.routes import ROUTES
 from penstock.server.service import Service, Sources
 from penstock.server.tcp import COMMANDS, tcp_listener
 from penstock.stores.serving import Listener, ServingLimits
-
-FINISH_S: Final = 5.0  # for answers that are under way when everything else has ended
 
 
 def transports_of(parts: Parts) -> list[Transport]:
@@ -23,7 +20,7 @@ def transports_of(parts: Parts) -> list[Transport]:
     if settings.unix:
         made.append(Unix(parts))
     if not settings.no_http:
-        made.append(Http(parts))
+        made.append(_http(parts))
     return made
 
 
@@ -44,6 +41,29 @@ def _listener(parts: Parts) -> Listener:
         ),
         audit=parts.audit,
         figures=parts.figures,
+    )
+
+
+def _http(parts: Parts) -> HttpServer:
+    settings, limits = parts.settings, parts.settings.limits
+    sources = Sources(
+        figures=parts.figures,
+        history=parts.history,
+        metrics=parts.metrics.text,
+        audit=parts.audit,
+        commands=COMMANDS,
+    )
+    return HttpServer(
+        Service(parts.gate, ROUTES, authenticator=parts.authenticator, sources=sources),
+        host=settings.host,
+        port=settings.http_port,
+        limits=HttpLimits(
+            body_bytes=limits.stranger_bytes,
+            request_s=_within(limits.frame_s),
+            idle_s=_within(limits.idle_s),
+            connections=limits.connections,
+        ),
+        idle=parts.gate.idle,
     )
 
 
@@ -86,45 +106,6 @@ class Unix:
 
     async def stop(self, grace_s: float) -> None:
         await self._listener.stop(grace_s)
-
-
-class Http:
-    kind: Kind = "http"
-
-    def __init__(self, parts: Parts) -> None:
-        self._settings = parts.settings
-        self._gate = parts.gate
-        sources = Sources(
-            figures=parts.figures,
-            history=parts.history,
-            metrics=parts.metrics.text,
-            audit=parts.audit,
-            commands=COMMANDS,
-        )
-        limits = parts.settings.limits
-        self._server = HttpServer(
-            Service(parts.gate, ROUTES, authenticator=parts.authenticator, sources=sources),
-            HttpLimits(
-                body_bytes=limits.stranger_bytes,
-                request_s=_within(limits.frame_s),
-                idle_s=_within(limits.idle_s),
-                connections=limits.connections,
-            ),
-        )
-
-    @property
-    def connections(self) -> int:
-        return len(self._server.connections)
-
-    async def start(self) -> str:
-        return _shown(*await self._server.listen(self._settings.host, self._settings.http_port))
-
-    async def stop(self, grace_s: float) -> None:
-        """Whoever holds jobs may end them, on connections old and new, while there is grace."""
-        self._server.stop_claims()
-        self._gate.shut()
-        await self._gate.idle(grace_s)
-        await self._server.stop(min(grace_s, FINISH_S))
 
 
 def _shown(host: str, port: int) -> str:
