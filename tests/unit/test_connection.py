@@ -279,6 +279,26 @@ async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
 
 
 @looped
+async def test_answers_that_wait_in_line_are_bounded() -> None:
+    rig = Rig()
+    await rig.store.push("default", [Run.pack("q", [b'"' + b"x" * 20_000 + b'"'])])
+    wire = rig.wire()
+    wire.say(Claim(queues=["none"], wait_ms=HOUR), *(Get(ids=[1]) for _ in range(2_000)))
+    await turns(5)
+    assert not wire.is_reading()
+    assert wire.told() == []
+    assert wire.connection._lined <= connections.HIGH_WATER + 25_000
+    await rig.store.push("default", [Run.pack("none", [b"1"])])
+    await turns(50)
+    answers = wire.told()
+    assert len(answers) == 2_001
+    assert answers[0]["lease"]
+    assert wire.connection._lined == 0
+    assert wire.is_reading()
+    await rig.close()
+
+
+@looped
 async def test_one_connection_gives_way_to_others_in_every_turn() -> None:
     rig = Rig()
     busy, other = rig.wire(), rig.wire()

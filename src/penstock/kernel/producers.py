@@ -36,7 +36,10 @@ class Producer(msgspec.Struct):
 
     def remember(self, sequence: int, content: bytes, pushed: Pushed, most: int) -> None:
         self.answers[sequence] = Answer(content, pushed)
-        insort(self.order, sequence)
+        if not self.order or sequence > self.order[-1]:
+            self.order.append(sequence)
+        else:
+            insort(self.order, sequence)
         while len(self.order) > most:
             oldest = self.order.pop(0)
             del self.answers[oldest]

@@ -100,6 +100,10 @@ def check_producer(producer: object, sequence: object) -> None:
 
 def check_runs(runs: Sequence[Run], contents: bool = True) -> None:
     check_listed(runs, "runs")
+    if len(runs) == 1 and _is_plain(runs[0]):
+        if contents:
+            _check_contents(runs[0])
+        return
     total = 0
     for run in runs:
         check_struct(run, "runs", Run)
@@ -118,6 +122,29 @@ def check_runs(runs: Sequence[Run], contents: bool = True) -> None:
         if contents:
             _check_contents(run)
         before += len(run.ends)
+
+
+def _is_plain(run: Run) -> bool:
+    """Whether a run is right in the shortest way: its jobs differ in nothing but their payload.
+
+    False says nothing against it. Single pushes are mostly this, and spend a third of the time here.
+    """
+    if type(run) is not Run or type(run.ends) is not array or type(run.options) is not tuple:
+        return False
+    queue, data, ends, options, *columns = astuple(run)
+    if any(map(is_not, columns, _NO_COLUMNS)) or len(options) != 1 or type(data) is not bytes:
+        return False
+    if ends.typecode != "I" or not 1 <= len(ends) <= MAX_BATCH:
+        return False
+    if ends[-1] != len(data) or len(data) > MAX_PAYLOAD or (len(ends) > 1 and not _ascends(ends)):
+        return False
+    check_queue(queue)
+    if options[0] is not DEFAULT_OPTIONS:
+        check_options(options[0])
+    return True
+
+
+_NO_COLUMNS: Final[list[None]] = [None] * (len(Run.__struct_fields__) - 4)
 
 
 def _check_run(run: Run, before: int, total: int) -> None:

@@ -48,7 +48,15 @@ _ENCODERS: Final[dict[Encoding, Any]] = {
     "msgpack": msgspec.msgpack.Encoder(),
 }
 
+_NO_LENGTH: Final = bytes(HEADER)
+
+Sent = tuple[Request, "Face", Answer]
+
 log = logging.getLogger("penstock.serving")
+
+
+class _TooLarge(Exception):
+    """An answer of so many bytes."""
 
 
 class Held:
@@ -67,12 +75,11 @@ class Held:
 class Reply:
     """A place in line: the answer of a request without a number, once there is one."""
 
-    __slots__ = ("answer", "face", "request")
+    __slots__ = ("data", "kept")
 
     def __init__(self) -> None:
-        self.request: Request | None = None
-        self.face: Face | None = None
-        self.answer: Answer | Refusal | None = None
+        self.data: bytearray | None = None  # as it will be sent
+        self.kept: Sent | None = None  # if it may be taken back
 
 
 class Face(Session):
@@ -81,6 +88,7 @@ class Face(Session):
     def __init__(self, connection: "Connection", encoding: Encoding) -> None:
         self._connection = connection
         self.encoding = encoding
+        self.encode_into = _ENCODERS[encoding].encode_into
         self.store = connection.listener.gate
         self.principal = connection.principal
         self.frame_limit = connection.listener.limits.frame_bytes
@@ -120,7 +128,7 @@ class Connection(asyncio.Protocol):
         self._loop = listener.loop
         self._frames = Frames(listener.limits.strangers_frame_bytes)
         self._out = bytearray()
-        self._unsent: list[tuple[Request, Face, Answer]] = []  # in `_out`, and may be taken back
+        self._unsent: list[Sent] = []  # in `_out`, and may be taken back
         self._flushing = False
         self._working = False  # whether a turn is set that goes on with what has arrived
         self._stuck = False  # the peer does not read
@@ -130,7 +138,9 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Event | None = None  # for those who wait until it does
         self._held: dict[Held, None] = {}
         self._numbered: dict[ReqId, Held] = {}
+        self._most = listener.limits.requests
         self._line: deque[Reply] = deque()
+        self._lined = 0  # bytes of answers that wait in line
         self._work: dict[object, asyncio.Task[None]] = {}
         self.principal = ANYBODY if listener.authenticator.open_to_all else NOBODY
         self._faces: dict[Encoding, Face] = {}
@@ -166,9 +176,10 @@ class Connection(asyncio.Protocol):
                 held.task.cancel()
         for task in self._work.values():
             task.cancel()
-        for request, face, answer in self._unsent:
-            self.listener.take_back(request, face, answer)
+        for sent in (*self._unsent, *(reply.kept for reply in self._line if reply.kept)):
+            self.listener.take_back(*sent)
         self._unsent.clear()
+        self._line.clear()
         self._out = bytearray()
         if self._room is not None:
             self._room.set()
@@ -234,7 +245,7 @@ class Connection(asyncio.Protocol):
         frames = self._frames
         came = 0
         try:
-            while not self._closing and not self._stuck and len(self._held) < self._most():
+            while not self._full() and not self._closing:
                 if came == TURN:
                     self._working = True
                     self._loop.call_soon(self._take)
@@ -260,14 +271,20 @@ class Connection(asyncio.Protocol):
         if self._ending_since:
             self._end_when_done()
 
-    def _most(self) -> int:
-        return self.listener.limits.requests
+    def _full(self) -> bool:
+        """Whether nothing more is taken for now."""
+        return (
+            self._stuck
+            or len(self._held) >= self._most
+            or self._lined > HIGH_WATER
+            or len(self._line) >= self._most
+        )
 
     def _read_or_not(self) -> None:
         """Read on exactly while there is nothing here that waits to be looked at."""
         if self._closing:
             return
-        wanted = not self._frames.rest and not self._stuck and len(self._held) < self._most()
+        wanted = not self._frames.rest and not self._full()
         if wanted != self._reading:
             self._reading = wanted
             if wanted:
@@ -371,8 +388,7 @@ class Connection(asyncio.Protocol):
         else:
             self._heard = self.listener.now()
             if held.reply is not None:
-                held.reply.request, held.reply.face = request, held.face
-                held.reply.answer = answer
+                self._fill(held.reply, request, held.face, answer)
                 self._move_up()
             else:
                 self._reply(request, held.face, answer, number)
@@ -400,57 +416,72 @@ class Connection(asyncio.Protocol):
         """Have it sent, in line if it has no number."""
         if self._line and (number is UNSET or number is None):
             reply = Reply()
-            reply.request, reply.face, reply.answer = request, face, answer
             self._line.append(reply)
+            self._fill(reply, request, face, answer)
             return
-        self._say(request, face, answer)
-
-    def _move_up(self) -> None:
-        while self._line and self._line[0].answer is not None:
-            reply = self._line.popleft()
-            assert reply.face is not None
-            assert reply.answer is not None
-            self._say(reply.request, reply.face, reply.answer)
-
-    def _say(self, request: Request | None, face: Face, answer: Answer | Refusal) -> None:
         if self._closing:
             if request is not None and isinstance(answer, Answer):
                 self.listener.take_back(request, face, answer)
             return
-        if request is None:
-            self._put(answer, face.encoding)
-            return
-        answer.req_id = request.req_id
-        before = len(self._out)
-        why = self._put_whole(answer, face)
-        if why is not None:
-            del self._out[before:]
-            if isinstance(answer, Answer):
-                self.listener.take_back(request, face, answer)
-            log.warning("%s cannot be answered: %s", name_of(type(request)), why.error)
-            why.req_id = request.req_id
-            self._put(why, face.encoding)
-            return
-        if isinstance(answer, Answer):
-            if type(request) in self.listener.taken_back:
-                self._unsent.append((request, face, answer))
-            if request.audited:
-                self._audit(request)
+        sent = self._write(request, face, answer, self._out)
+        if sent is not None:
+            self._unsent.append(sent)
 
-    def _put_whole(self, answer: Answer | Refusal, face: Face) -> Refusal | None:
-        """Put the answer down; says why if it has no form, or too large a one."""
-        before = len(self._out)
+    def _fill(
+        self, reply: Reply, request: Request | None, face: Face, answer: Answer | Refusal
+    ) -> None:
+        reply.data = bytearray()
+        reply.kept = self._write(request, face, answer, reply.data)
+        self._lined += len(reply.data)
+
+    def _move_up(self) -> None:
+        while self._line and self._line[0].data is not None:
+            reply = self._line.popleft()
+            assert reply.data is not None
+            self._lined -= len(reply.data)
+            self._out += reply.data
+            if reply.kept is not None:
+                self._unsent.append(reply.kept)
+
+    def _write(
+        self, request: Request | None, face: Face, answer: Answer | Refusal, out: bytearray
+    ) -> Sent | None:
+        """Write the answer down behind what is there. Answers what may have to be taken back."""
+        if request is not None:
+            answer.req_id = request.req_id
+        at = len(out)
         try:
-            self._put(answer, face.encoding)
-        except (ValueError, OverflowError, TypeError) as error:
-            return Refusal(error=f"the answer has no form: {error}", code=PenstockError.code)
-        size = len(self._out) - before
-        if size <= face.frame_limit:
+            if self._frames.lines:
+                face.encode_into(answer, out, -1)
+                out += b"\n"
+            else:
+                out += _NO_LENGTH
+                face.encode_into(answer, out, -1)
+                out[at : at + HEADER] = (len(out) - at - HEADER).to_bytes(HEADER, "big")
+            if len(out) - at > face.frame_limit + HEADER:
+                raise _TooLarge(len(out) - at)
+        except (_TooLarge, ValueError, OverflowError, TypeError) as error:
+            del out[at:]
+            return self._write(None, face, self._instead(request, face, answer, error), out)
+        if request is None or not isinstance(answer, Answer):
             return None
-        return Refusal(
-            error=f"the answer has {size} bytes, more than {face.frame_limit}: ask for less",
-            code=BatchTooLarge.code,
-        )
+        if request.audited:
+            self._audit(request)
+        return (request, face, answer) if type(request) in self.listener.taken_back else None
+
+    def _instead(
+        self, request: Request | None, face: Face, answer: Answer | Refusal, error: Exception
+    ) -> Refusal:
+        """What is said for an answer that has no form, or too large a one."""
+        assert request is not None, "a refusal has a form"
+        if isinstance(answer, Answer):
+            self.listener.take_back(request, face, answer)
+        log.warning("%s cannot be answered: %r", name_of(type(request)), error)
+        if isinstance(error, _TooLarge):
+            why = f"the answer has {error} bytes, more than {face.frame_limit}: ask for less"
+            return Refusal(error=why, code=BatchTooLarge.code, req_id=request.req_id)
+        why = f"the answer has no form: {error}"
+        return Refusal(error=why, code=PenstockError.code, req_id=request.req_id)
 
     def _put(self, message: msgspec.Struct, encoding: Encoding) -> None:
         """Encode it behind what is to be sent; nothing is copied until it is sent."""
@@ -460,7 +491,7 @@ class Connection(asyncio.Protocol):
             out += b"\n"
             return
         at = len(out)
-        out += bytes(HEADER)
+        out += _NO_LENGTH
         _ENCODERS[encoding].encode_into(message, out, -1)
         out[at : at + HEADER] = (len(out) - at - HEADER).to_bytes(HEADER, "big")
 

@@ -251,14 +251,20 @@ class Link:
         self._pushes += entry.push
         self._out.append(entry)
         if not self._flushing:
+            # The first of a turn goes out at once, what follows in that turn goes out together.
+            self._write_out()
             self._flushing = True
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
+        if self._out:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        if self._wire is None or self._wire.transport.is_closing():
+            return  # not sent, and known not to be: what was to go out goes to the next connection
         out, self._out = self._out, []
-        if not out or self._wire is None:
-            return
         if len(out) == 1:
             self._wire.transport.write(out[0].frame or b"")
         else:

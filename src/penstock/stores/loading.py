@@ -65,18 +65,22 @@ def content(runs: Sequence[Run], bulk: str | None, part: str) -> bytes:
     memory. Much is hashed by the function that processors have instructions for (10,000 jobs of 50
     bytes in 0.35 ms, half of what BLAKE2 takes), little by the one that is quick to set up.
     """
-    large = sum(len(run.data) for run in runs) > MUCH
-    whole = sha256() if large else blake2b(digest_size=16)
-    whole.update(_ENCODER.encode((bulk, part)))
+    if len(runs) == 1 and len(runs[0].data) <= LITTLE:
+        queue, data, ends, *rest = astuple(runs[0])
+        said = _ENCODER.encode((bulk, part, queue, data, _packed(ends).tobytes(), rest))
+        return blake2b(said, digest_size=16).digest()
+    whole = sha256(_ENCODER.encode((bulk, part)))
     for run in runs:
         queue, data, ends, *rest = astuple(run)
-        if not isinstance(ends, array) or ends.typecode != "I":
-            ends = array("I", ends)
         whole.update(_ENCODER.encode((queue, len(data), len(ends), rest)))
         whole.update(data)
-        whole.update(ends)
+        whole.update(_packed(ends))
     return whole.digest()[:16]
 
 
-MUCH: Final = 16 * 1024  # bytes
+def _packed(ends: Sequence[int]) -> "array[int]":
+    return ends if isinstance(ends, array) and ends.typecode == "I" else array("I", ends)
+
+
+LITTLE: Final = 16 * 1024  # bytes
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=list)  # of arrays
