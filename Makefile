@@ -15,7 +15,8 @@ LOCK := requirements/dev.lock
 LOCK_VENV := .venv-lock
 # The extras that the lock pins. A store or pipeline that gets its tests adds its extra here.
 LOCK_EXTRAS := cli dev rocksdb server
-CODE = $(wildcard src tests benchmarks tools examples)
+# Directories with Python in them; of the examples only some are.
+CODE = $(wildcard src tests benchmarks tools) $(if $(wildcard examples/*.py),examples)
 BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -248,6 +248,40 @@ async def test_a_head_without_end_is_refused() -> None:
         assert refused(await client.answer(), 431, "headers_too_large")
 
 
+async def test_trailers_without_end_are_refused() -> None:
+    async with asking(limits=HttpLimits(head_bytes=2_000)) as (_, client):
+        head = {"Transfer-Encoding": "chunked"}
+        await client.send(written("POST", PUSH, b"2\r\n{}\r\n0\r\n", head))
+        for _ in range(100):
+            await client.send(b"Trailer: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n")
+            await asyncio.sleep(0)
+        assert refused(await client.answer(), 431, "headers_too_large")
+
+
+async def test_trailers_and_small_chunks_are_understood() -> None:
+    async with asking(limits=HttpLimits(head_bytes=500)) as (_, client):
+        body = b'{"payload": "' + b"x" * 2_000 + b'"}'
+        chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+        request = written(
+            "POST", PUSH, chunks + b"0\r\nHost: other\r\n\r\n", {"Transfer-Encoding": "chunked"}
+        )
+        for start in range(0, len(request), 100):
+            await client.send(request[start : start + 100])
+            await asyncio.sleep(0)
+        assert (await client.answer()).status == 201
+
+
+async def test_what_is_thrown_away_has_an_end() -> None:
+    async with asking(limits=HttpLimits(body_bytes=1_000)) as (_, client):
+        chunk = b"64\r\n" + b"x" * 100 + b"\r\n"
+        await client.send(written("POST", "/nowhere", chunk, {"Transfer-Encoding": "chunked"}))
+        for _ in range(20):
+            await client.send(chunk)
+            await asyncio.sleep(0)
+        assert (await client.answer()).status == 404
+        assert await client.ended()
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_that_is_too_large_is_refused_before_it_is_there(chunked: bool) -> None:
     async with asking(limits=HttpLimits(body_bytes=1_000)) as (up, client):

@@ -128,4 +128,4 @@ def test_the_interface_is_as_documented(url: str, paths: str) -> None:
 
 @pytest.mark.long
 def test_the_interface_is_as_documented_at_length(url: str) -> None:
-    assert complaints(url, "", 300, stateful=True) == []
+    assert complaints(url, "", 50, stateful=True) == []

@@ -38,6 +38,7 @@ _log: Final = logging.getLogger(__name__)
 
 _AHEAD: Final = 16  # requests read before the first of them is answered
 _IN_A_ROW: Final = 32  # requests answered before others get a turn
+_CHUNKING: Final = 8  # bytes around a byte of a body that comes in chunks, at most
 _LINGER_S: Final = 2.0  # how long input is thrown away so that the last answer arrives
 _FLUSH_S: Final = 5.0  # in which the last answers go out
 _JOINED: Final = 64 * 1024  # bodies up to this size are written together with their head
@@ -70,9 +71,9 @@ class _Incoming:
 
     __slots__ = (
         "admission",
+        "beside",
         "body",
         "expects",
-        "head_size",
         "headers",
         "in_head",
         "refused",
@@ -83,8 +84,8 @@ class _Incoming:
     def __init__(self) -> None:
         self.target = b""
         self.headers: list[tuple[str, str]] = []
-        self.head_size = 0
         self.in_head = True
+        self.beside = 0  # bytes that are no body: head, chunk sizes, trailers
         self.admission: Admission | None = None
         self.refused: Response | None = None
         self.body: list[bytes] = []
@@ -165,6 +166,7 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return
         before = self._incoming
+        size = 0 if before is None else before.size
         if before is None:
             self._since = self._loop.time()
         try:
@@ -179,10 +181,10 @@ class Connection(asyncio.Protocol):
                 self._refuse(Invalid(f"this is not HTTP/1.1: {error}"))
         else:
             incoming = self._incoming
-            # The parser keeps an unfinished line to itself. All of the data was about this head
+            # The parser keeps an unfinished line to itself. All of the data is about this request
             # only if it had begun before.
-            if incoming is not None and incoming is before and incoming.in_head:
-                incoming.head_size += len(data)
+            if incoming is not None and incoming is before:
+                incoming.beside += len(data) - (incoming.size - size)
                 self._check_head(incoming)
 
     # -- the parser ------------------------------------------------------------------------------
@@ -196,18 +198,20 @@ class Connection(asyncio.Protocol):
         self._incoming.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        assert self._incoming is not None
-        self._incoming.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+        incoming = self._incoming
+        assert incoming is not None
+        if incoming.in_head:  # and not a trailer, of which we make nothing
+            incoming.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
         incoming = self._incoming
         assert incoming is not None
-        incoming.in_head = False
-        incoming.head_size = len(incoming.target) + sum(
+        incoming.beside = len(incoming.target) + sum(
             len(name) + len(value) + 4 for name, value in incoming.headers
         )
         if self._deaf or not self._check_head(incoming):
             return
+        incoming.in_head = False
         length = 0
         try:
             head, length, has_body = read_head(
@@ -238,10 +242,14 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         incoming = self._incoming
         assert incoming is not None
-        if self._deaf or incoming.refused is not None:
-            return
-        incoming.expects = False
         incoming.size += len(body)
+        incoming.expects = False
+        if self._deaf:
+            return
+        if incoming.refused is not None:  # thrown away, but not without end
+            if incoming.size > self._limits.body_bytes:
+                self._arrive(_Arrival(refused=incoming.refused, last=True, deaf=True))
+            return
         if incoming.size > self._limits.body_bytes:
             error: Refused | Overloaded = _too_large(self._limits.body_bytes)
         elif self._server.kept + len(body) > self._limits.bodies_bytes:
@@ -275,9 +283,15 @@ class Connection(asyncio.Protocol):
         )
 
     def _check_head(self, incoming: _Incoming) -> bool:
-        if incoming.head_size <= self._limits.head_bytes:
-            return True
+        """Whether what is no body stays within what a head may have, and chunks need."""
+        if self._deaf:
+            return False
         most = self._limits.head_bytes
+        allowed = most
+        if not incoming.in_head:
+            allowed = 2 * most + (0 if incoming.admission is None else _CHUNKING * incoming.size)
+        if incoming.beside <= allowed:
+            return True
         self._refuse(Refused("headers_too_large", f"the head has more than {most} bytes"))
         return False
 
