@@ -43,12 +43,15 @@ def killed_at(url: str, log: Path, seed: int, point: str, nth: int) -> None:
     assert process.returncode == -signal.SIGKILL, f"{point} was not reached {nth} times"
 
 
-def killed_after(url: str, log: Path, seed: int, seconds: float) -> None:
-    """The workload, killed when it has worked for so long."""
-    with spawn("tests.history.process", url, log, seed) as process:
+def killed_after(url: str, log: Path, seed: int, lines: int, seconds: float) -> None:
+    """The workload, killed when it has written so many lines of history, and worked for so long."""
+    more = ("--tell-after", str(lines)) if lines else ()
+    with spawn("tests.history.process", url, log, seed, *more) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "READY\n", "the store could not be opened"
+            if lines:
+                assert process.stdout.readline() == "TOLD\n"
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             pass
@@ -70,7 +73,9 @@ def check(url: str, log: Path, kills: int) -> None:
 def test_killed_at_any_instant(scheme: str, case: int, tmp_path: Path) -> None:
     url, log, draw = url_of(scheme, tmp_path), tmp_path / "history", Random(f"{scheme} {case}")
     for seed in range(KILLS):
-        killed_after(url, log, seed, draw.choice((0.002, 0.05, 0.5)) * draw.random())
+        # Every other one as soon as may be; those between, however slow the machine, at work.
+        lines = draw.randint(20, 400) if seed % 2 else 0
+        killed_after(url, log, seed, lines, draw.choice((0.002, 0.05, 0.5)) * draw.random())
     check(url, log, KILLS)
 
 
