@@ -7,6 +7,7 @@ worker that comes too late ends the attempt of the one that took over.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import ClassVar, Final
 
 from msgspec import Raw
@@ -53,6 +54,10 @@ class Pull(Request, tag="PULL", kw_only=True):
             return Pulled(job=None)
         return Pulled(job=next(pulled([lease], who.encoding)))
 
+    async def take_back(self, session: Session, answer: Answer) -> None:
+        if isinstance(answer, Pulled) and answer.job is not None:
+            await _take_back(session, [answer.job.id])
+
 
 class PullB(Request, tag="PULLB", kw_only=True):
     """Take up to `count` jobs of a queue: it waits for the first and takes what else is there."""
@@ -77,7 +82,7 @@ class PullB(Request, tag="PULLB", kw_only=True):
         try:
             await self._take_more(who, claims)
         except BaseException:  # whoever was to have these jobs is gone
-            await _give_back(who, [first, *_granted(claims)])
+            await _release(who, [lease.token for lease in (first, *_granted(claims))])
             raise
         return PulledMany(jobs=list(pulled([first, *_granted(claims)], who.encoding)))
 
@@ -92,16 +97,29 @@ class PullB(Request, tag="PULLB", kw_only=True):
                 await claims.others_first()
         await claims
 
+    async def take_back(self, session: Session, answer: Answer) -> None:
+        if isinstance(answer, PulledMany) and answer.jobs:
+            await _take_back(session, [job.id for job in answer.jobs])
+
 
 def _granted(claims: Together) -> Iterable[Lease]:
     return (answer for answer in claims.answers if isinstance(answer, Lease))
 
 
-async def _give_back(who: Caller, leases: list[Lease]) -> None:
+async def _release(who: Caller, leases: Iterable[str]) -> None:
     releases = Together()
     for lease in leases:
-        releases.begin(who.store.release(who.tenant, lease.token))
+        releases.begin(who.store.release(who.tenant, lease))
     await releases
+
+
+async def _take_back(session: Session, ids: list[int]) -> None:
+    """Release jobs that were pulled just now and reached nobody."""
+    who = Caller.of(session)
+    with suppress(PenstockError):  # ended meanwhile, or the store is at its end
+        standings = await who.store.standing(who.tenant, ids)
+        leases = [each.lease for each in standings if each is not None]
+        await _release(who, [lease for lease in leases if lease is not None])
 
 
 def _wait_ms(timeout: int | None) -> int:
