@@ -9,8 +9,9 @@ from penstock.kernel import read
 from penstock.kernel.audit import findings
 from penstock.model.lifecycle import State
 from penstock.protocol.access import OpenToAll
-from penstock.server.tcp import tcp_listener
-from penstock.stores.clock import ManualClock, SystemClock
+from penstock.server.tcp import COMMANDS
+from penstock.stores.clock import Clock, ManualClock, SystemClock
+from penstock.stores.connection import Connection
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.serving import Listener, ServingLimits
 from penstock.telemetry.meter import Meter
@@ -18,15 +19,26 @@ from penstock.telemetry.store import Telemetry
 from tests.server.hostile.wire import PATIENCE_S, Address, Client
 
 
+class Counting(Listener):
+    """A listener that knows how many connections have ended."""
+
+    ended = 0
+
+    def forget(self, connection: Connection) -> None:
+        super().forget(connection)
+        self.ended += 1
+
+
 class Served:
     """The listener, its store, a good client, and whatever nobody caught."""
 
+    address: Address
     good: Client
 
-    def __init__(self, store: EmbeddedStore, listener: Listener, address: Address) -> None:
+    def __init__(self, store: EmbeddedStore, clock: Clock, listener: Counting) -> None:
         self.store = store
+        self.clock = clock
         self.listener = listener
-        self.address = address
         self.unhandled: list[dict[str, Any]] = []
 
     async def check(self) -> None:
@@ -69,8 +81,11 @@ async def serving(*, live: bool = True, **limits: Any) -> AsyncIterator[Served]:
     meter = Meter()
     clock = SystemClock() if live else ManualClock()
     store = EmbeddedStore.in_memory(observer=meter, seed=1, clock=clock)
-    listener = tcp_listener(Telemetry(store, meter), OpenToAll(), limits=ServingLimits(**limits))
-    server = Served(store, listener, await listener.listen_tcp("127.0.0.1", 0))
+    listener = Counting(
+        Telemetry(store, meter), COMMANDS, OpenToAll(), limits=ServingLimits(**limits)
+    )
+    server = Served(store, clock, listener)
+    server.address = await listener.listen_tcp("127.0.0.1", 0)
     asyncio.get_running_loop().set_exception_handler(
         lambda loop, context: server.unhandled.append(context)
     )

@@ -76,7 +76,23 @@ _MSGPACK: Final = (
     b"",
 )
 _JUNK: Final[dict[Encoding, tuple[bytes, ...]]] = {"json": _JSON, "msgpack": _MSGPACK}
-_PLAIN: Final = (None, True, 0, 1, -1, 2**31, 2**53, 2**63, 1.0, "", "q", "\0", "a" * 300, [], {})
+_PLAIN: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    0,
+    1,
+    -1,
+    2**31,
+    2**53,
+    2**63,
+    1.0,
+    "",
+    "q",
+    "\0",
+    "a" * 300,
+    [],
+    {},
+)
 _LENGTHS: Final = (0, 1, 3, 255, 65_536, 16 << 20, (16 << 20) + 1, 2**31, 2**32 - 1)
 
 

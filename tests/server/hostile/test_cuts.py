@@ -5,14 +5,21 @@ whose answer was written to somebody who never read it comes back with the end o
 server cannot know.
 """
 
+import socket
+from itertools import accumulate
 from typing import Any
 
 import pytest
 
 from penstock.model.job import JobSpec
 from penstock.model.lifecycle import State
-from tests.server.hostile.served import Served, serving
-from tests.server.hostile.wire import ENCODINGS, Client, Encoding, message
+from penstock.model.store import Store
+from penstock.protocol.command import Encoding
+from penstock.stores.clock import ManualClock
+from tests.server.client import written
+from tests.server.harness import running
+from tests.server.hostile.served import Served, serving, until
+from tests.server.hostile.wire import ENCODINGS, Address, Client, message
 
 CLAIMS: dict[str, dict[str, Any]] = {
     "CLAIM": {"queues": ["q"], "wait_ms": 60_000},
@@ -21,6 +28,9 @@ CLAIMS: dict[str, dict[str, Any]] = {
 }
 each_claim = pytest.mark.parametrize("claim", CLAIMS)
 each_encoding = pytest.mark.parametrize("encoding", ENCODINGS)
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -107,3 +117,130 @@ async def test_answers_that_wait_their_turn_are_bounded(encoding: Encoding, loop
         for _ in range(asked):
             assert len((await client.next())["job"]["data"]) == large
         await client.close()
+
+
+# -- at every byte ---------------------------------------------------------------------------------
+
+Totals = tuple[int, int, int]  # jobs known in one queue; taken from, and completed in, another
+
+
+def cut(address: Address, said: bytes, end: str) -> None:
+    """Say that and be gone, before the server has had a turn."""
+    with socket.create_connection(address) as peer:
+        if end == "reset":
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        peer.sendall(said)
+
+
+async def totals(store: Store, filled: str, emptied: str) -> Totals:
+    one, other = await store.queues("default", [filled, emptied])
+    completed = other.counts[State.COMPLETED]
+    return sum(one.counts.values()), other.counts[State.ACTIVE] + completed, completed
+
+
+def judge(came: Totals, steps: list[Totals], whole: int, end: str) -> None:
+    """Closed, a connection's bytes all arrive; reset, the last of them may not."""
+    assert came == steps[whole] if end == "closed" else came in steps[: whole + 1]
+
+
+def stretches(said: list[bytes]) -> list[int]:
+    """Where each of them ends."""
+    return list(accumulate(map(len, said)))
+
+
+def conversation(filled: str, emptied: str, ids: list[int]) -> list[tuple[dict[str, Any], Totals]]:
+    """Requests, each with what is so when it is done: 3 jobs lie in the second queue."""
+    child = {"queue": filled, "data": 1}
+    return [
+        ({"cmd": "HELLO"}, (0, 0, 0)),
+        ({"cmd": "PUSHB", "queue": filled, "jobs": [{"data": 1}, {"data": [2]}]}, (2, 0, 0)),
+        ({"cmd": "PUSH", "queue": filled, "data": {"a": 1}}, (3, 0, 0)),
+        ({"cmd": "FLOW", "queue": filled, "data": 0, "children": [child, child]}, (6, 0, 0)),
+        ({"cmd": "CLAIM", "queues": [emptied], "n": 2, "reqId": 7}, (6, 2, 0)),
+        ({"cmd": "PULL", "queue": emptied}, (6, 3, 0)),
+        ({"cmd": "ACKB", "ids": ids[1:]}, (6, 3, 2)),
+        ({"cmd": "CLAIM", "queues": ["nothing"], "wait_ms": HOUR_MS}, (6, 3, 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "end", "loop"),
+    [
+        ("json", "closed", "uvloop"),
+        ("json", "reset", "asyncio"),
+        ("msgpack", "closed", "asyncio"),
+        ("msgpack", "reset", "uvloop"),
+    ],
+)
+async def test_a_connection_cut_at_any_byte_leaves_nothing_half_done(
+    encoding: Encoding, end: str, loop: str
+) -> None:
+    async with serving(live=False) as server:
+        store, at = server.store, 0
+        while True:
+            filled, emptied = f"f{at:04}", f"e{at:04}"
+            pushed = await store.push_jobs("default", emptied, [JobSpec(payload=b"1")] * 3)
+            told = conversation(filled, emptied, list(pushed.ids))
+            said = [message(each, encoding) for each, _ in told]
+            ends = stretches(said)
+            if at > ends[-1]:
+                break
+            cut(server.address, b"".join(said)[:at], end)
+            whole = sum(each <= at for each in ends)
+            at += 1
+            await until(lambda: server.listener.ended == at)  # noqa: B023 - it is awaited here
+            steps = [(0, 0, 0), *(each for _, each in told)]
+            judge(await totals(store, filled, emptied), steps, whole, end)
+            await server.claims_wait(0)
+        await server.check()
+        assert isinstance(server.clock, ManualClock)
+        await everything_comes_back(server.store, server.clock, at)
+
+
+async def everything_comes_back(store: Store, clock: ManualClock, cuts: int) -> None:
+    """When the leases of those who are gone have ended, whatever did not end can be claimed."""
+    for _ in range(2):  # then they fail, and then they are due again
+        clock.advance(MINUTE_MS)
+        await store.tick()
+    for at in range(cuts):
+        (info,) = await store.queues("default", [f"e{at:04}"])
+        left = 3 - info.counts[State.COMPLETED]
+        assert info.counts[State.READY] == left, at
+
+
+def http_conversation(filled: str, emptied: str) -> list[tuple[bytes, Totals]]:
+    push, claim = f"/v1/queues/{filled}/jobs", f"/v1/queues/{emptied}/claim"
+    flow = {"jobs": [{"name": name, "queue": filled, "payload": name} for name in "ab"]}
+    return [
+        (written("POST", push, {"payload": {"a": 1}}), (1, 0, 0)),
+        (written("POST", push, {"jobs": [{"payload": 1}, {"payload": 2}]}), (3, 0, 0)),
+        (written("POST", "/v1/flows", flow), (5, 0, 0)),
+        (written("POST", claim, {"n": 2}), (5, 2, 0)),
+        (written("POST", "/v1/queues/nothing/claim", {"wait_ms": HOUR_MS}), (5, 2, 0)),
+    ]
+
+
+@pytest.mark.parametrize(("end", "loop"), [("closed", "asyncio"), ("reset", "uvloop")])
+async def test_http_cut_at_any_byte_leaves_nothing_half_done(end: str, loop: str) -> None:
+    async with running() as up:
+        store, at = up.store, 0
+        while True:
+            filled, emptied = f"f{at:04}", f"e{at:04}"
+            told = http_conversation(filled, emptied)
+            ends = stretches([each for each, _ in told])
+            if at > ends[-1]:
+                break
+            await store.push_jobs("default", emptied, [JobSpec(payload=b"1")] * 3)
+            cut(up.address, b"".join(each for each, _ in told)[:at], end)
+            whole = sum(each <= at for each in ends)
+            # A second one behind it: when that one is served, the first has been let in.
+            async with await up.client() as client:
+                assert (await client.get("/healthz")).status == 200
+            await up.connections_are(0)
+            steps = [(0, 0, 0), *(each for _, each in told)]
+            # Whoever has left gets no answer, and what it asked for last may not be begun.
+            assert await totals(store, filled, emptied) in steps[: whole + 1]
+            at += 1
+        await up.claims_wait(0)
+        assert isinstance(up.clock, ManualClock)
+        await everything_comes_back(store, up.clock, at)
