@@ -1,5 +1,8 @@
-"""`standing`: queue, state and lease of jobs, for servers whose clients name jobs and not leases."""
+"""`standing` and `reach`: where jobs, leases and bulks lie, for servers that have to know."""
 
+import pytest
+
+from penstock.model.errors import Invalid
 from penstock.model.job import KeyClaim, Run
 from penstock.model.lifecycle import State
 from penstock.model.store import Standing
@@ -71,3 +74,47 @@ async def test_every_key_that_a_job_carries_is_shown_with_it(h: Harness) -> None
     assert (two.key, two.more_keys) == (None, ())
     claimed = (await h.lease("q", 2)).jobs
     assert [(job.key, job.more_keys) for job in claimed] == [("a", ("b", "c")), (None, ())]
+
+
+# -- reach: the queues of leases and bulks ---------------------------------------------------------
+
+
+async def test_a_lease_reaches_its_queue_while_it_holds_something(h: Harness) -> None:
+    await h.push_alike("q", 2)
+    await h.push("r")
+    lease = await h.lease("q", 2)
+    assert await h.store.reach(h.name, lease=lease.token) == {"q"}
+    await h.ack(lease)
+    assert await h.store.reach(h.name, lease=lease.token) == frozenset()
+
+
+async def test_a_bulk_reaches_the_queues_that_were_pushed_into_until_it_ends(h: Harness) -> None:
+    await h.store.open_bulk(h.name, "b")
+    assert await h.store.reach(h.name, bulk="b") == frozenset()
+    await h.push_many("q", [{}], bulk="b", part="1")
+    await h.push_many("r", [{}], bulk="b", part="2")
+    await h.push("s")
+    assert await h.store.reach(h.name, bulk="b") == {"q", "r"}
+    await h.restart()
+    assert await h.store.reach(h.name, bulk="b") == {"q", "r"}
+    await h.store.commit_bulk(h.name, "b")
+    assert await h.store.reach(h.name, bulk="b") == frozenset()
+
+
+async def test_what_is_unknown_or_another_tenants_reaches_nothing(h: Harness) -> None:
+    await h.push("q")
+    lease = await h.lease("q")
+    await h.store.open_bulk(h.name, "b")
+    await h.push_many("q", [{}], bulk="b")
+    other = h.tenant("other")
+    for tenant, token, name in [(h.name, "0" * 32, "none"), (other.name, lease.token, "b")]:
+        assert await h.store.reach(tenant, lease=token) == frozenset()
+        assert await h.store.reach(tenant, bulk=name) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"lease": "a", "bulk": "b"}, {"lease": ""}, {"bulk": ""}, {"bulk": "b" * 513}]
+)
+async def test_either_a_lease_or_a_bulk_is_asked_about(h: Harness, named: dict[str, str]) -> None:
+    with pytest.raises(Invalid):
+        await h.store.reach(h.name, **named)

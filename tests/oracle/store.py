@@ -332,6 +332,20 @@ class OracleStore(Store):
                 None if job is None else Standing(job.queue, job.state, job.lease) for job in jobs
             ]
 
+    async def reach(
+        self, tenant: str, *, lease: str | None = None, bulk: str | None = None
+    ) -> frozenset[str]:
+        checks.check_tenant(tenant)
+        checks.check_reach(lease, bulk)
+        with self.call() as world:
+            if lease is not None:
+                jobs = [job for job in world.jobs.values() if job.lease == lease]
+            else:
+                known = world.bulks.get((tenant, bulk or ""))
+                named = known.part_of if known is not None and known.state == "open" else ()
+                jobs = [world.jobs[job_id] for job_id, _ in named if job_id in world.jobs]
+            return frozenset(job.queue for job in jobs if job.tenant == tenant)
+
     async def find(
         self,
         tenant: str,

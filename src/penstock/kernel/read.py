@@ -135,6 +135,22 @@ def standing(block: Block, offset: int) -> Standing:
     return Standing(block.queue.name, State.ACTIVE, run.lease.token)
 
 
+def reach(
+    kernel: "Kernel", tenant: str, token: str | None, bulk_name: str | None
+) -> frozenset[str]:
+    """The queues of a lease or an open bulk; none if it is not known."""
+    if token is not None:
+        lease = kernel.leases.get(token)
+        if lease is None or lease.queue.tenant.name != tenant:
+            return frozenset()
+        return frozenset((lease.queue.name,))
+    assert bulk_name is not None, "one of them is named"
+    bulk = kernel.bulks.get((tenant, bulk_name))
+    if bulk is None:
+        return frozenset()
+    return frozenset(held.queue for helds in bulk.parts.values() for held in helds)
+
+
 # -- what a claim hands out ------------------------------------------------------------------------
 
 

@@ -151,6 +151,16 @@ def check_lease(token: object) -> None:
     check_name(token, "lease")
 
 
+def check_reach(lease: object, bulk: object) -> None:
+    """Exactly one of them is asked about."""
+    if (lease is None) == (bulk is None):
+        raise Invalid("name either a lease or a bulk", "lease")
+    if lease is not None:
+        check_lease(lease)
+    else:
+        check_name(bulk, "bulk")
+
+
 def check_job_id(job_id: object) -> None:
     check_int(job_id, "job_id", 1, MAX_ID)
 

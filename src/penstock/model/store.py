@@ -337,6 +337,13 @@ class Store(ABC):
         what a client is shown never has the token in it."""
 
     @abstractmethod
+    async def reach(
+        self, tenant: str, *, lease: str | None = None, bulk: str | None = None
+    ) -> frozenset[str]:
+        """The queues that a lease, or an open bulk, has jobs of; none if the tenant does not know
+        it. For servers that let somebody into some queues only. Invalid unless one is named."""
+
+    @abstractmethod
     async def find(
         self,
         tenant: str,

@@ -160,6 +160,11 @@ class Wrapper(Store):
     def standing(self, tenant: str, ids: Sequence[int]) -> Call[list[Standing | None]]:
         return self._made("standing", self.inner.standing(tenant, ids))
 
+    def reach(
+        self, tenant: str, *, lease: str | None = None, bulk: str | None = None
+    ) -> Call[frozenset[str]]:
+        return self._made("reach", self.inner.reach(tenant, lease=lease, bulk=bulk))
+
     def find(
         self,
         tenant: str,

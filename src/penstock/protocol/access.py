@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol, get_args
 
 import msgspec
 
-from penstock.model.errors import Forbidden, Invalid
+from penstock.model.errors import Conflict, Forbidden, Invalid, Unauthenticated
 
 Scope = Literal["push", "claim", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -47,6 +47,13 @@ class Principal(msgspec.Struct, frozen=True):
             raise Forbidden("these credentials are another tenant's", "tenant")
         return self.tenant
 
+    def confirmed(self, other: "Principal") -> "Principal":
+        """The same again. Raises Conflict if it is another: what was begun by one must not go on
+        as somebody else, so whoever changes hands connects anew."""
+        if other != self:
+            raise Conflict("this connection speaks for somebody else already", "token")
+        return other
+
     @property
     def everywhere(self) -> bool:
         """Whether no queue is out of sight: nothing has to be filtered then."""
@@ -63,6 +70,10 @@ class Principal(msgspec.Struct, frozen=True):
         return any(
             grant.pattern == "*" or fnmatchcase(queue, grant.pattern) for grant in self.grants
         )
+
+    def reaches_all(self, scope: Scope) -> bool:
+        """Whether the scope covers every queue: then nobody has to look where something lies."""
+        return any(grant.scope == scope and grant.pattern == "*" for grant in self.grants)
 
     def require(self, scope: Scope, *queues: str) -> None:
         """Raise Forbidden unless the scope reaches all of these queues; of none: any queue."""
@@ -87,7 +98,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     def require_all(self, scope: Scope) -> None:
         """Raise Forbidden unless the scope reaches every queue: for what belongs to none."""
-        if not any(grant.scope == scope and grant.pattern == "*" for grant in self.grants):
+        if not self.reaches_all(scope):
             raise Forbidden(f"this needs the scope {scope!r} over every queue")
 
 
@@ -102,6 +113,12 @@ class Authenticator(Protocol):
 
 
 ANYBODY: Final = Principal(name="anybody", tenant=None)  # where no credentials are asked for
+NOBODY: Final = Principal(name="nobody", tenant=None, grants=())  # has not said who it is
+
+
+def not_accepted() -> Unauthenticated:
+    """The one refusal of credentials, whatever is wrong with them and wherever they stood."""
+    return Unauthenticated("these credentials are not accepted")
 
 
 class OpenToAll:

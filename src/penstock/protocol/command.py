@@ -85,8 +85,9 @@ class Refusal(msgspec.Struct, kw_only=True):
     req_id: ReqId = msgspec.field(name="reqId", default=UNSET)
 
     @classmethod
-    def of(cls, error: PenstockError) -> "Refusal":
-        return cls(error=error.message, code=error.code, field=error.field or UNSET)
+    def of(cls, error: PenstockError, req_id: ReqId = UNSET) -> "Refusal":
+        field = error.field or UNSET
+        return cls(error=error.message, code=error.code, field=field, req_id=req_id)
 
 
 class Request(msgspec.Struct, kw_only=True, tag_field="cmd"):

@@ -23,7 +23,8 @@ from penstock.protocol.compatible_work import WORK
 
 
 class Auth(Request, tag="AUTH", kw_only=True):
-    """Say who speaks over this connection from now on."""
+    """Say who speaks over this connection, once and for all: as somebody else it is refused
+    (conflict)."""
 
     token: str
 

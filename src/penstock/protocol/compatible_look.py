@@ -353,7 +353,8 @@ class GetLogs(Request, tag="GETLOGS", kw_only=True):
 
 
 class GetChildren(Request, tag="GETCHILDREN", kw_only=True):
-    """The jobs that a parent waits, or waited, for. One that is forgotten counts as completed."""
+    """The jobs that a parent waits, or waited, for. One that is forgotten, or out of sight, counts
+    as completed."""
 
     answer: ClassVar[type[Answer]] = ChildrenOf
     parent_id: int
@@ -363,7 +364,7 @@ class GetChildren(Request, tag="GETCHILDREN", kw_only=True):
         parent = await job_of(who, self.parent_id)
         if parent is None:
             raise NotFound(f"job {self.parent_id} is not known", "parent_id")
-        standings = await who.store.standing(who.tenant, parent.depends_on)
+        standings = await standings_of(who, parent.depends_on)
         ended = [each is None or each.state is State.COMPLETED for each in standings]
         children = await jobs_of(who, parent.depends_on)
         return ChildrenOf(

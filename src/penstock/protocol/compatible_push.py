@@ -8,7 +8,7 @@ that say nothing but their data, the common batch, are decoded by a struct that 
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
@@ -22,6 +22,7 @@ from penstock.model.store import Pushed
 from penstock.protocol.command import Answer, Encoding, Request, Session
 from penstock.protocol.compatible_jobs import CUSTOM, DEBOUNCE, UNIQUE
 from penstock.protocol.compatible_reach import Caller, Done, in_their_words
+from penstock.protocol.reach import require_dependencies
 from penstock.protocol.transcode import NOTHING, NULL
 
 DEBOUNCE_MS: Final = 5_000
@@ -149,6 +150,10 @@ class Flow(Saying, tag="FLOW", tag_field="cmd", kw_only=True):
 
 
 async def _push(who: Caller, runs: list[Run]) -> Pushed:
+    if not who.principal.everywhere:
+        waited_for = (ids for run in runs if run.depends_on for ids in run.depends_on)
+        named = chain.from_iterable(waited_for)
+        await require_dependencies(who.principal, who.store, who.tenant, named)
     with in_their_words():
         return await who.store.push(who.tenant, runs)
 

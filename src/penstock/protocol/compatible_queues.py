@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec.structs import replace
 
-from penstock.model.errors import Invalid
+from penstock.model.errors import Forbidden, Invalid
 from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CONFIG, SECOND_MS, Limits, QueueConfig, Rate
 from penstock.model.store import QueueInfo
@@ -264,13 +264,16 @@ class MetricsOf(Done, kw_only=True):
 
 
 class Metrics(Request, tag="METRICS", kw_only=True):
-    """What the server has counted of the tenant, and every queue that there is."""
+    """What the server has counted of the tenant, and every queue that there is. For whoever has a
+    scope over every queue: nothing is counted by queue."""
 
     answer: ClassVar[type[Answer]] = MetricsOf
 
     async def call(self, session: Session) -> MetricsOf:
         who = Caller.of(session)
         queues = await queues_of(who)
+        if not who.principal.everywhere:
+            raise Forbidden("this is about every queue; these credentials are not")
         figures = session.figures(who.tenant)
         return MetricsOf(
             metrics=WireMetrics(

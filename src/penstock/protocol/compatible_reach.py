@@ -62,8 +62,8 @@ class Counted(Done, kw_only=True):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, as of when the request came: a connection may change hands (AUTH), and be asked in
-    its other encoding, while a request waits."""
+    """Who asks, as of when the request came: a connection may be asked in its other encoding while
+    a request waits."""
 
     store: Store
     principal: Principal

@@ -7,8 +7,9 @@ ranges. The fields of a command are its arguments; what they mean is said in `mo
 from typing import ClassVar, Final
 
 from penstock import __version__
-from penstock.model.errors import Invalid, Unauthenticated
+from penstock.model.errors import Invalid
 from penstock.model.store import Health
+from penstock.protocol.access import NOBODY, not_accepted
 from penstock.protocol.command import Answer, ReqId, Request, Session
 from penstock.protocol.native_look import LOOKING
 from penstock.protocol.native_manage import MANAGING
@@ -39,8 +40,8 @@ class Hello(Request, kw_only=True, tag="HELLO", omit_defaults=True):
         if self.protocol != VERSION:
             raise Invalid(f"{self.protocol} is not spoken here; {VERSION} is", "protocol")
         principal = session.principal if self.token is None else session.authenticate(self.token)
-        if not principal.grants:
-            raise Unauthenticated("these credentials are not accepted")
+        if principal is NOBODY:
+            raise not_accepted()
         return Welcome(
             server=__version__,
             protocol=VERSION,
@@ -69,6 +70,7 @@ class Abandon(Request, kw_only=True, tag="ABANDON", omit_defaults=True):
     request: ReqId  # its number
 
     async def call(self, session: Session) -> Abandoned:
+        session.principal.require_sight()
         return Abandoned(abandoned=session.abandon(self.request))
 
 

@@ -17,11 +17,6 @@ class Native(Request, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tr
         return session.principal.tenant_of(self.tenant)
 
 
-def reaches_all(session: Session, scope: Scope) -> bool:
-    """Whether the scope covers every queue: then nobody has to look where a job lies."""
-    return any(grant.scope == scope and grant.pattern == "*" for grant in session.principal.grants)
-
-
 async def in_sight(session: Session, tenant: str, ids: Sequence[int]) -> list[Job | None]:
     """The jobs as this principal knows them: what lies in queues out of sight does not exist."""
     jobs = await session.store.get(tenant, ids)
@@ -41,7 +36,7 @@ async def require_job(
             return
     else:
         principal.require(scope)
-        if reaches_all(session, scope):
+        if principal.reaches_all(scope):
             return
     (job,) = await in_sight(session, tenant, [job_id])
     if job is None:

@@ -13,6 +13,7 @@ from penstock.model.lifecycle import State
 from penstock.model.store import Explanation, Page, Result, Standing
 from penstock.protocol.command import Answer, Refusal, ReqId, Session
 from penstock.protocol.native_base import Native, in_sight, require_job
+from penstock.protocol.reach import explained
 
 
 class Jobs(Answer, kw_only=True):
@@ -37,7 +38,8 @@ class Stands(Answer, kw_only=True):
 
 
 class WhereStanding(Native, kw_only=True, tag="STANDING"):
-    """Queue, state and lease of these jobs: for servers, as it tells the tokens of others."""
+    """Queue, state and lease of these jobs: for servers, as it tells the tokens of others. Needs
+    both `admin` and `claim` over every queue."""
 
     answer: ClassVar[type[Answer]] = Stands
 
@@ -46,7 +48,28 @@ class WhereStanding(Native, kw_only=True, tag="STANDING"):
     async def call(self, session: Session) -> Stands:
         tenant = self.where(session)
         session.principal.require_all("admin")
+        session.principal.require_all("claim")
         return Stands(jobs=await session.store.standing(tenant, self.ids))
+
+
+class Reaches(Answer, kw_only=True):
+    queues: list[str]  # by name; none if there is no such lease or bulk
+
+
+class Reach(Native, kw_only=True, tag="REACH"):
+    """The queues that a lease, or a bulk that is open, has jobs of: those in sight."""
+
+    answer: ClassVar[type[Answer]] = Reaches
+
+    lease: str | None = None
+    bulk: str | None = None  # either this or `lease`
+
+    async def call(self, session: Session) -> Reaches:
+        tenant = self.where(session)
+        principal = session.principal
+        principal.require_sight()
+        queues = await session.store.reach(tenant, lease=self.lease, bulk=self.bulk)
+        return Reaches(queues=sorted(filter(principal.sees, queues)))
 
 
 class Found(Answer, kw_only=True):
@@ -158,7 +181,10 @@ class Explain(Native, kw_only=True, tag="EXPLAIN"):
     async def call(self, session: Session) -> Explained:
         tenant = self.where(session)
         await require_job(session, tenant, self.job_id)
-        return Explained(explanation=await session.store.explain(tenant, self.job_id))
+        explanation = await session.store.explain(tenant, self.job_id)
+        return Explained(
+            explanation=await explained(session.principal, session.store, tenant, explanation)
+        )
 
 
 # -- events --------------------------------------------------------------------------------------
@@ -235,12 +261,15 @@ class Unwatch(Native, kw_only=True, tag="UNWATCH"):
     watch: str | int = 0
 
     async def call(self, session: Session) -> Stopped:
+        self.where(session)
+        session.principal.require_sight()
         return Stopped(stopped=session.stop(("watch", self.watch)))
 
 
 LOOKING: tuple[type[Native], ...] = (
     Get,
     WhereStanding,
+    Reach,
     Find,
     ByKey,
     AskResult,

@@ -9,7 +9,7 @@ from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec
 from penstock.model.store import CronInfo, QueueInfo
 from penstock.protocol.command import Answer, Session
-from penstock.protocol.native_base import Native, in_sight, reaches_all, require_job
+from penstock.protocol.native_base import Native, in_sight, require_job
 from penstock.protocol.runs import Ranges, named
 
 # -- jobs ----------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ class CancelJobs(Native, kw_only=True, tag="CANCELJOBS"):
         session.principal.require("admin")
         ids = list(named(self.ids, self.ranges) or ())
         known = ids
-        if ids and not reaches_all(session, "admin"):
+        if ids and not session.principal.reaches_all("admin"):
             jobs = [job for job in await in_sight(session, tenant, ids) if job is not None]
             session.principal.require("admin", *{job.queue for job in jobs})
             seen = {job.id for job in jobs}
@@ -247,7 +247,9 @@ class PutCron(Native, kw_only=True, tag="PUTCRON"):
     async def call(self, session: Session) -> Installed:
         tenant = self.where(session)
         session.principal.require("admin", self.spec.queue)
-        await _require_cron(session, tenant, self.spec.name)
+        known = await _queue_of(session, tenant, self.spec.name)
+        if known is not None and not session.principal.may("admin", known):
+            raise _out_of_reach()
         return Installed(cron=await session.store.put_cron(tenant, self.spec))
 
 
@@ -284,17 +286,27 @@ class DropCron(Native, kw_only=True, tag="DROPCRON"):
     async def call(self, session: Session) -> Dropped:
         tenant = self.where(session)
         session.principal.require("admin")
-        await _require_cron(session, tenant, self.name)
+        known = await _queue_of(session, tenant, self.name)
+        if known is not None and not session.principal.may("admin", known):
+            if not session.principal.sees(known):
+                return Dropped(dropped=False)
+            raise _out_of_reach()
         return Dropped(dropped=await session.store.drop_cron(tenant, self.name))
 
 
-async def _require_cron(session: Session, tenant: str, name: str) -> None:
-    """Names belong to the tenant: whoever changes a cron must reach the queue that it has now."""
-    if reaches_all(session, "admin"):
-        return
+async def _queue_of(session: Session, tenant: str, name: str) -> str | None:
+    """The queue that the cron of this name has now, where that matters. Names belong to the tenant:
+    whoever changes a cron must reach both queues."""
+    if session.principal.reaches_all("admin"):
+        return None
     for info in await session.store.crons(tenant):
-        if info.spec.name == name and not session.principal.may("admin", info.spec.queue):
-            raise Forbidden("these credentials do not reach the cron of this name", "name")
+        if info.spec.name == name:
+            return info.spec.queue
+    return None
+
+
+def _out_of_reach() -> Forbidden:
+    return Forbidden("these credentials do not reach the cron of this name", "name")
 
 
 MANAGING: tuple[type[Native], ...] = (

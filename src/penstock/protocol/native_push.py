@@ -1,5 +1,6 @@
 """Native commands of producers: runs of jobs, and bulks."""
 
+from itertools import chain
 from typing import ClassVar
 
 from msgspec import UNSET, UnsetType
@@ -11,6 +12,7 @@ from penstock.model.policy import BULK_DEADLINE_MS
 from penstock.model.store import BulkInfo, Durability, Pushed, PushedRun
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
+from penstock.protocol.reach import require_bulk, require_bulk_name, require_dependencies
 from penstock.protocol.runs import PushedJobs
 
 
@@ -63,8 +65,13 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
     async def call(self, session: Session) -> RunPushed:
         tenant = self.where(session)
         runs = [self._alike()] if self.runs is None else [run.run() for run in self.runs]
+        principal = session.principal
         for run in runs:
-            session.principal.require("push", run.queue)
+            principal.require("push", run.queue)
+        if not principal.everywhere:
+            waited_for = (ids for run in runs if run.depends_on for ids in run.depends_on)
+            named = chain.from_iterable(waited_for)
+            await require_dependencies(principal, session.store, tenant, named)
         pushed = await session.store.push(
             tenant,
             runs,
@@ -107,7 +114,7 @@ class BulkOpen(Native, kw_only=True, tag="BULKOPEN"):
 
     async def call(self, session: Session) -> Bulk:
         tenant = self.where(session)
-        session.principal.require("push")
+        await require_bulk_name(session.principal, session.store, tenant, self.name)
         info = await session.store.open_bulk(tenant, self.name, deadline_ms=self.deadline_ms)
         return Bulk(bulk=info)
 
@@ -122,7 +129,7 @@ class BulkCommit(Native, kw_only=True, tag="BULKCOMMIT"):
 
     async def call(self, session: Session) -> Bulk:
         tenant = self.where(session)
-        session.principal.require("push")
+        await require_bulk(session.principal, session.store, tenant, self.bulk)
         return Bulk(bulk=await session.store.commit_bulk(tenant, self.bulk, self.parts))
 
 
@@ -135,7 +142,7 @@ class BulkAbort(Native, kw_only=True, tag="BULKABORT"):
 
     async def call(self, session: Session) -> Bulk:
         tenant = self.where(session)
-        session.principal.require("push")
+        await require_bulk(session.principal, session.store, tenant, self.bulk)
         return Bulk(bulk=await session.store.abort_bulk(tenant, self.bulk))
 
 

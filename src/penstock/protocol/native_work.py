@@ -10,6 +10,7 @@ from penstock.model.job import Codec, Ids, JobError, Lease, LogLine
 from penstock.model.store import FailedJob
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
+from penstock.protocol.reach import lease_within
 from penstock.protocol.runs import ClaimedJobs, Ranges, fitting, named, packed_claim
 
 
@@ -87,6 +88,16 @@ class Claim(Native, kw_only=True, tag="CLAIM"):
                 await session.store.release(self.where(session), answer.lease)
 
 
+class _UnderLease(Native, kw_only=True):
+    """What is said with the token of a lease."""
+
+    lease: str
+
+    async def held(self, session: Session, tenant: str) -> str:
+        """The lease, as far as this principal reaches."""
+        return await lease_within(session.principal, session.store, tenant, self.lease)
+
+
 class Ended(Answer, kw_only=True):
     """Which jobs the call was about."""
 
@@ -94,12 +105,11 @@ class Ended(Answer, kw_only=True):
     lost: Ids  # named, but not (or no longer) held by this lease
 
 
-class Complete(Native, kw_only=True, tag="COMPLETE"):
+class Complete(_UnderLease, kw_only=True, tag="COMPLETE"):
     """Ack jobs held by the lease; without ids and ranges every job that it still holds."""
 
     answer: ClassVar[type[Answer]] = Ended
 
-    lease: str
     ids: list[int] | None = None
     ranges: Ranges | None = None  # instead of `ids`
     results: dict[int, bytes] | None = None  # by id
@@ -107,10 +117,10 @@ class Complete(Native, kw_only=True, tag="COMPLETE"):
 
     async def call(self, session: Session) -> Ended:
         tenant = self.where(session)
-        session.principal.require("claim")
+        lease = await self.held(session, tenant)
         done = await session.store.ack(
             tenant,
-            self.lease,
+            lease,
             named(self.ids, self.ranges),
             results=self.results,
             codec=self.codec,
@@ -123,12 +133,11 @@ class AttemptsFailed(Answer, kw_only=True):
     lost: Ids
 
 
-class Failed(Native, kw_only=True, tag="FAILED"):
+class Failed(_UnderLease, kw_only=True, tag="FAILED"):
     """End the attempt of jobs in failure; without ids and ranges of every job still held."""
 
     answer: ClassVar[type[Answer]] = AttemptsFailed
 
-    lease: str
     ids: list[int] | None = None
     ranges: Ranges | None = None
     error: JobError
@@ -137,10 +146,10 @@ class Failed(Native, kw_only=True, tag="FAILED"):
 
     async def call(self, session: Session) -> AttemptsFailed:
         tenant = self.where(session)
-        session.principal.require("claim")
+        lease = await self.held(session, tenant)
         done = await session.store.fail(
             tenant,
-            self.lease,
+            lease,
             named(self.ids, self.ranges),
             error=self.error,
             retry_in_ms=self.retry_in_ms,
@@ -154,19 +163,18 @@ class GivenBack(Answer, kw_only=True):
     lost: Ids
 
 
-class Release(Native, kw_only=True, tag="RELEASE"):
+class Release(_UnderLease, kw_only=True, tag="RELEASE"):
     """Give jobs back unspent; without ids and ranges every job still held."""
 
     answer: ClassVar[type[Answer]] = GivenBack
 
-    lease: str
     ids: list[int] | None = None
     ranges: Ranges | None = None
 
     async def call(self, session: Session) -> GivenBack:
         tenant = self.where(session)
-        session.principal.require("claim")
-        done = await session.store.release(tenant, self.lease, named(self.ids, self.ranges))
+        lease = await self.held(session, tenant)
+        done = await session.store.release(tenant, lease, named(self.ids, self.ranges))
         return GivenBack(released=done.released, lost=done.lost)
 
 
@@ -175,25 +183,23 @@ class Prolonged(Answer, kw_only=True):
     lost: Ids  # jobs taken from the lease otherwise than by its holder
 
 
-class Extend(Native, kw_only=True, tag="EXTEND"):
+class Extend(_UnderLease, kw_only=True, tag="EXTEND"):
     """Heartbeat: the lease now ends so long from now."""
 
     answer: ClassVar[type[Answer]] = Prolonged
 
-    lease: str
     lease_ms: int | None = None  # left out: its original length
 
     async def call(self, session: Session) -> Prolonged:
         tenant = self.where(session)
-        session.principal.require("claim")
-        done = await session.store.extend(tenant, self.lease, self.lease_ms)
+        lease = await self.held(session, tenant)
+        done = await session.store.extend(tenant, lease, self.lease_ms)
         return Prolonged(expires_at=done.expires_at, lost=done.lost)
 
 
-class Report(Native, kw_only=True, tag="REPORT"):
+class Report(_UnderLease, kw_only=True, tag="REPORT"):
     """Say something about a running job: progress, log lines, a partial result."""
 
-    lease: str
     job_id: int
     progress: int | None = None  # 0 to 100
     message: str | None = None
@@ -202,10 +208,10 @@ class Report(Native, kw_only=True, tag="REPORT"):
 
     async def call(self, session: Session) -> Answer:
         tenant = self.where(session)
-        session.principal.require("claim")
+        lease = await self.held(session, tenant)
         await session.store.report(
             tenant,
-            self.lease,
+            lease,
             self.job_id,
             progress=self.progress,
             message=self.message,

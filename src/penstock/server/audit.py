@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.protocol.access import Principal
+from penstock.protocol.audited import INTERRUPTED, REFUSED
 
 log: Final = logging.getLogger("penstock.audit")
 
@@ -22,7 +23,6 @@ UNSAID: Final = frozenset(
     {"data", "error", "hash", "headers", "lease", "payload", "payload_base64", "result", "results"}
     | {"password", "secret", "token"}
 )
-REFUSED: Final = "refused"  # the detail that says why somebody was not let
 LONGEST: Final = 256  # characters of a text
 MOST: Final = 100  # items of a list or a table
 DEEPEST: Final = 4
@@ -48,7 +48,7 @@ class AuditLog:
             "tenant": tenant,
             "action": action,
             "details": {k: _shown(v) for k, v in details.items() if k.lower() not in UNSAID},
-            "outcome": "refused" if REFUSED in details else "done",
+            "outcome": _outcome(details),
         }
         encoded = msgspec.json.encode(line)
         if self._path is None:
@@ -63,6 +63,12 @@ class AuditLog:
                 os.close(handle)
         except OSError as error:
             log.error("%s cannot be written (%s): %s", self._path, error, encoded.decode())
+
+
+def _outcome(details: Mapping[str, object]) -> str:
+    if REFUSED in details:
+        return "refused"
+    return "unknown" if INTERRUPTED in details else "done"
 
 
 def _shown(value: Any, depth: int = 0) -> Any:

@@ -18,15 +18,14 @@ from typing import Final
 
 from penstock.model.checks import check_tenant
 from penstock.model.errors import Invalid, Unauthenticated
-from penstock.protocol.access import Authenticator, Grant, OpenToAll, Principal
+from penstock.protocol.access import Authenticator, Grant, OpenToAll, Principal, not_accepted
 from penstock.settings import Settings, Token, read_tokens
 
 log: Final = logging.getLogger("penstock.auth")
 
 PREFIX: Final = "pst_"  # so that a token that leaked is recognised as one
 HASH: Final = "sha256:"
-REFUSAL: Final = "these credentials are not accepted"
-LONGEST: Final = 4_096  # characters that are looked at: more cannot make it right
+LONGEST: Final = 4_096  # characters of a token; of longer ones no more is looked at
 
 
 def new_token() -> str:
@@ -61,8 +60,8 @@ class Tokens:
         for known, record, principal in self._known:
             if compare_digest(known, given):  # each one, whatever was found before
                 found = record, principal
-        if found is None or self._expired(found[0]):
-            raise Unauthenticated(REFUSAL)
+        if found is None or self._expired(found[0]) or len(token) > LONGEST:
+            raise not_accepted()
         return found[1]
 
     def _expired(self, token: Token) -> bool:
@@ -83,7 +82,7 @@ class FirstOf:
                 return each.authenticate(token)
             except Unauthenticated:
                 continue
-        raise Unauthenticated(REFUSAL)
+        raise not_accepted()
 
 
 def tokens_of(settings: Settings) -> list[Token]:

@@ -21,8 +21,10 @@ from penstock.model.errors import (
 )
 from penstock.model.job import MAX_ID, Job
 from penstock.model.store import Store
-from penstock.protocol.access import ANYBODY, Authenticator, Principal
+from penstock.protocol.access import ANYBODY, Authenticator, Principal, not_accepted
+from penstock.protocol.audited import INTERRUPTED, REFUSED
 from penstock.protocol.command import Figures, Request
+from penstock.protocol.reach import lease_within
 from penstock.server.messages import Head, Response
 from penstock.server.problems import Refused, problem, problem_of
 from penstock.server.routing import Route, Router, check_media_type, read_body, read_query
@@ -34,7 +36,6 @@ _log: Final = logging.getLogger(__name__)
 
 _SAFE: Final = ("GET", "HEAD")
 _UNSAID: Final = ("payload", "payload_base64", "headers")  # not for the audit log
-_NOT_ACCEPTED: Final = "these credentials are not accepted"
 
 T = TypeVar("T")
 
@@ -91,10 +92,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     async def job(self) -> Job:
         """The job that the path names. One of a queue out of sight does not exist."""
+        self.principal.require_sight()
         (found,) = await self.store.get(self.tenant, [self.job_id])
         if found is None or not self.principal.sees(found.queue):
             raise NotFound(f"job {self.job_id} is not known", "id")
         return found
+
+    async def lease(self) -> str:
+        """The lease that the path names, as far as the principal reaches."""
+        lease = self.params["lease"]
+        return await lease_within(self.principal, self.store, self.tenant, lease)
 
     async def check_job(self) -> None:
         """Raise NotFound where `job` would, without looking where nothing is out of sight."""
@@ -140,16 +147,16 @@ class Service:
         if self._authenticator.open_to_all:
             return ANYBODY
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
-            raise Unauthenticated(_NOT_ACCEPTED)
-        return self.authenticate(token.strip())
+        if scheme.lower() != "bearer":
+            raise not_accepted()
+        return self.authenticate(token.strip(" \t"))  # which are no part of a header's value
 
     def authenticate(self, token: str) -> Principal:
         """Whom the token stands for; every bad one is refused in the same words."""
         try:
             return self._authenticator.authenticate(token)
         except Unauthenticated:
-            raise Unauthenticated(_NOT_ACCEPTED) from None
+            raise not_accepted() from None
 
     # -- with the body ---------------------------------------------------------------------------
 
@@ -182,7 +189,10 @@ class Service:
         try:
             shown = await route.handler(call)
         except Forbidden as error:
-            self._write_down(route, call, {"refused": error.message})
+            self._write_down(route, call, {REFUSED: error.message})
+            raise
+        except asyncio.CancelledError:  # whoever asked is gone; it may be done, or not
+            self._write_down(route, call, {INTERRUPTED: True})
             raise
         self._write_down(route, call, {})
         return _response(route, shown)
@@ -235,8 +245,12 @@ def refusal(error: PenstockError | Refused) -> Response:
     """An error as the client sees it."""
     if isinstance(error, Refused):
         return Response.problem(problem(error.code, error.detail), error.headers)
-    headers = (("WWW-Authenticate", "Bearer"),) if isinstance(error, Unauthenticated) else ()
-    return Response.problem(problem_of(error), headers)
+    return Response.problem(problem_of(error), headers_of(error))
+
+
+def headers_of(error: PenstockError) -> tuple[tuple[str, str], ...]:
+    """What else is said with an error."""
+    return (("WWW-Authenticate", "Bearer"),) if isinstance(error, Unauthenticated) else ()
 
 
 def _response(route: Route, shown: object) -> Response:

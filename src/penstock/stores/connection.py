@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,7 +24,8 @@ from penstock.model.errors import (
     Unauthenticated,
     Unavailable,
 )
-from penstock.protocol.access import ANYBODY, DEFAULT_TENANT, Principal
+from penstock.protocol.access import ANYBODY, NOBODY, Principal, not_accepted
+from penstock.protocol.audited import INTERRUPTED, REFUSED, audited
 from penstock.protocol.command import Answer, Encoding, Figures, Refusal, ReqId, Request, Session
 from penstock.protocol.framing import BRACE, HEADER, BadFrame, Frames, Message
 from penstock.protocol.table import name_of
@@ -40,8 +41,6 @@ CHATTY: Final = (
     16 * HIGH_WATER
 )  # unsent bytes that are not answers: whoever does not read them goes
 JOINED: Final = 64 * 1024  # bytes after which answers do not wait for more of them
-
-NOBODY: Final = Principal(name="nobody", tenant=None, grants=())  # has not said who it is
 
 _ENCODERS: Final[dict[Encoding, Any]] = {
     "json": msgspec.json.Encoder(),
@@ -310,7 +309,12 @@ class Connection(asyncio.Protocol):
         face = self._faces.get(encoding) or self._face(encoding)
         request = listener.table.decode(message, encoding)
         if isinstance(request, Refusal):
+            stranger = self.principal is NOBODY
+            if stranger:  # a token that cannot be read is as good as any other that is wrong
+                request = Refusal.of(not_accepted(), request.req_id)
             self._reply(None, face, request, request.req_id)
+            if stranger:
+                self.close()
             return
         if self.principal is NOBODY and type(request) not in listener.for_strangers:
             refusal = Refusal(error="say who you are first", code=Unauthenticated.code)
@@ -328,32 +332,25 @@ class Connection(asyncio.Protocol):
             return
         if type(request) in listener.introductions:
             self._frames.limit = listener.limits.frame_bytes
+        if request.audited:
+            self._audit(request)
         self._reply(request, face, answer, request.req_id)
 
     def _refusal(self, request: Request, error: BaseException) -> Refusal:
         if isinstance(error, PenstockError):
             if isinstance(error, Forbidden) and request.audited:
-                self._audit(request)
+                self._audit(request, {REFUSED: error.message})
             return Refusal.of(error)
         if isinstance(error, asyncio.CancelledError):
+            if request.audited:
+                self._audit(request, {INTERRUPTED: True})
             return Refusal(error="the server is stopping", code=Unavailable.code)
         log.error("%s failed", name_of(type(request)), exc_info=error)
         return Refusal(error="the server failed to answer this", code=PenstockError.code)
 
-    def _audit(self, request: Request) -> None:
-        audit = self.listener.audit
-        if audit is None:
-            return
-        said = {
-            field: value
-            for field in request.__struct_fields__
-            if (value := getattr(request, field)) is not None
-            and value is not UNSET
-            and field not in ("req_id", "tenant")
-        }
-        principal = self.principal
-        tenant = principal.tenant or getattr(request, "tenant", None) or DEFAULT_TENANT
-        audit(principal, tenant, name_of(type(request)), said)
+    def _audit(self, request: Request, more: Mapping[str, object] | None = None) -> None:
+        if self.listener.audit is not None:
+            self.listener.audit(*audited(self.principal, request, more))
 
     # -- requests that wait ----------------------------------------------------------------------
 
@@ -382,6 +379,8 @@ class Connection(asyncio.Protocol):
             answer = self._refusal(request, error)
         else:
             answer = task.result()
+            if request.audited:
+                self._audit(request)
         if self._lost or held.abandoned:
             if isinstance(answer, Answer):
                 self.listener.take_back(request, held.face, answer)
@@ -465,8 +464,6 @@ class Connection(asyncio.Protocol):
             return self._write(None, face, self._instead(request, face, answer, error), out)
         if request is None or not isinstance(answer, Answer):
             return None
-        if request.audited:
-            self._audit(request)
         return (request, face, answer) if type(request) in self.listener.taken_back else None
 
     def _instead(
@@ -525,6 +522,8 @@ class Connection(asyncio.Protocol):
 
     def authenticate(self, token: str) -> Principal:
         principal = self.listener.authenticator.authenticate(token)
+        if self.principal is not NOBODY:
+            return self.principal.confirmed(principal)
         self.principal = principal
         for face in self._faces.values():
             face.principal = principal

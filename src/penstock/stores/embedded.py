@@ -262,6 +262,13 @@ class EmbeddedStore(Store):
         places = [locate(tenant, job_id) for job_id in wanted]
         return [None if place is None else read.standing(*place) for place in places]
 
+    async def reach(
+        self, tenant: str, *, lease: str | None = None, bulk: str | None = None
+    ) -> frozenset[str]:
+        checks.check_tenant(tenant)
+        checks.check_reach(lease, bulk)
+        return read.reach(self.engine.look(), tenant, lease, bulk)
+
     async def find(
         self,
         tenant: str,

@@ -317,6 +317,14 @@ class RemoteStore(Store):
         request = native_look.WhereStanding(tenant=tenant, ids=wanted)
         return (await self._link().ask(request, repeat=True)).jobs  # type: ignore[no-any-return]
 
+    async def reach(
+        self, tenant: str, *, lease: str | None = None, bulk: str | None = None
+    ) -> frozenset[str]:
+        checks.check_tenant(tenant)
+        checks.check_reach(lease, bulk)
+        request = native_look.Reach(tenant=tenant, lease=lease, bulk=bulk)
+        return frozenset((await self._link().ask(request, repeat=True)).queues)
+
     async def find(
         self,
         tenant: str,

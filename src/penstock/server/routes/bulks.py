@@ -4,27 +4,33 @@ from typing import Final
 
 from penstock.protocol.http_said import BulkSaid, CommitSaid
 from penstock.protocol.http_shown import BulkEnded, BulkShown
+from penstock.protocol.reach import require_bulk, require_bulk_name
 from penstock.server.messages import Response
 from penstock.server.routing import Route
 from penstock.server.service import Call
 
 
 async def open_bulk(call: Call) -> Response:
-    call.principal.require("push")
     said: BulkSaid = call.body
+    await require_bulk_name(call.principal, call.store, call.tenant, said.name)
     info = await call.store.open_bulk(call.tenant, said.name, deadline_ms=said.deadline_ms)
     return Response.json(201 if info.state == "open" else 200, BulkShown.of(info))
 
 
 async def commit_bulk(call: Call) -> BulkEnded:
-    call.principal.require("push")
+    bulk = await _reached(call)
     said: CommitSaid = call.body
-    return BulkEnded.of(await call.store.commit_bulk(call.tenant, call.params["bulk"], said.parts))
+    return BulkEnded.of(await call.store.commit_bulk(call.tenant, bulk, said.parts))
 
 
 async def abort_bulk(call: Call) -> BulkEnded:
-    call.principal.require("push")
-    return BulkEnded.of(await call.store.abort_bulk(call.tenant, call.params["bulk"]))
+    return BulkEnded.of(await call.store.abort_bulk(call.tenant, await _reached(call)))
+
+
+async def _reached(call: Call) -> str:
+    bulk = call.params["bulk"]
+    await require_bulk(call.principal, call.store, call.tenant, bulk)
+    return bulk
 
 
 ROUTES: Final = (

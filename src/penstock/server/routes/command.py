@@ -4,6 +4,7 @@ The answer is what the wire would give. A refusal is a problem document that is 
 would give: `ok`, `error` and `reqId` stand in it beside the rest.
 """
 
+import asyncio
 from collections.abc import Coroutine
 from functools import lru_cache, partial, reduce
 from operator import or_
@@ -15,12 +16,13 @@ from msgspec import UNSET
 from penstock.model.errors import Forbidden, Invalid, PenstockError
 from penstock.model.store import Store
 from penstock.protocol.access import Principal
+from penstock.protocol.audited import INTERRUPTED, REFUSED, audited
 from penstock.protocol.command import Answer, Figures, ReqId, Request, Session
 from penstock.protocol.http_shown import Problem
 from penstock.server.messages import Response
 from penstock.server.problems import STATUS, misshapen, problem_of
 from penstock.server.routing import Route
-from penstock.server.service import Call
+from penstock.server.service import Call, headers_of
 
 
 class CommandSaid(msgspec.Struct, kw_only=True):
@@ -49,8 +51,7 @@ class RequestSession(Session):
         self.principal = call.principal
 
     def authenticate(self, token: str) -> Principal:
-        self.principal = self._service.authenticate(token)
-        return self.principal
+        return self.principal.confirmed(self._service.authenticate(token))
 
     def send(self, message: msgspec.Struct) -> None:
         raise _no_connection()
@@ -92,18 +93,16 @@ async def _run(call: Call, session: RequestSession, request: Request) -> Answer:
     work = request.call(session)
     if not request.audited:
         return await call.service.while_claims_are_open(work) if _claims(request) else await work
-    audit, action = call.service.sources.audit, type(request).__struct_config__.tag
-    details: dict[str, object] = {
-        name: value
-        for name in request.__struct_fields__
-        if isinstance(value := getattr(request, name), (str, int, float))
-    }
+    audit = call.service.sources.audit
     try:
         answer = await work
     except Forbidden as error:
-        audit(session.principal, call.tenant, str(action), details | {"refused": error.message})
+        audit(*audited(call.principal, request, {REFUSED: error.message}))
         raise
-    audit(session.principal, call.tenant, str(action), details)
+    except asyncio.CancelledError:
+        audit(*audited(call.principal, request, {INTERRUPTED: True}))
+        raise
+    audit(*audited(call.principal, request))
     return answer
 
 
@@ -138,7 +137,7 @@ def _decoder(commands: tuple[type[Request], ...]) -> msgspec.json.Decoder[Any]:
 def _refused(error: PenstockError, req_id: ReqId) -> Response:
     said = problem_of(error)
     refused = CommandRefused(**msgspec.structs.asdict(said), error=error.message, req_id=req_id)
-    return Response.problem(refused)
+    return Response.problem(refused, headers_of(error))
 
 
 _ERRORS: Final = tuple(

@@ -44,6 +44,7 @@ async def _known(call: Call) -> CronInfo | None:
 
 
 async def _seen(call: Call) -> CronInfo:
+    call.principal.require_sight()
     info = await _known(call)
     if info is None or not call.principal.sees(info.spec.queue):
         raise _unknown(call)

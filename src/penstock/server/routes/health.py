@@ -42,6 +42,7 @@ async def get_history(call: Call) -> History:
 
 
 async def get_metrics(call: Call) -> Response:
+    _check_whole_tenant(call)
     if call.principal.tenant is not None:
         raise Forbidden("these are figures of every tenant; these credentials are of one")
     text = await call.service.sources.metrics()

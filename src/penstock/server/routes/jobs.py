@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from penstock.model.errors import Conflict, Forbidden, NotFound
+from penstock.model.errors import Conflict, NotFound
 from penstock.model.lifecycle import State
 from penstock.protocol.http_said import (
     EditSaid,
@@ -26,6 +26,7 @@ from penstock.protocol.http_shown import (
     ResultShown,
 )
 from penstock.protocol.http_types import NameOrNone, Tag, WaitMs
+from penstock.protocol.reach import explained, require_dependencies
 from penstock.server.routes.paging import Cursor, Limit, page
 from penstock.server.routing import Either, Route
 from penstock.server.service import Call
@@ -76,14 +77,9 @@ async def push_flow(call: Call) -> FlowPushed:
 
 
 async def _check_dependencies(call: Call, jobs: Iterable[JobSaid]) -> None:
-    """Waiting for a job would tell how it fares, so it has to be in sight."""
-    if call.principal.everywhere:
-        return
-    named = list({job_id for job in jobs for job_id in job.depends_on})
-    for start in range(0, len(named), 10_000):
-        for job in await call.store.get(call.tenant, named[start : start + 10_000]):
-            if job is not None and not call.principal.sees(job.queue):
-                raise Forbidden(f"job {job.id} is of a queue out of reach", "depends_on")
+    if not call.principal.everywhere:
+        named = (job_id for job in jobs for job_id in job.depends_on)
+        await require_dependencies(call.principal, call.store, call.tenant, named)
 
 
 async def get_job(call: Call) -> JobRead:
@@ -143,7 +139,10 @@ async def get_logs(call: Call) -> Logs:
 
 async def explain_job(call: Call) -> ExplanationShown:
     await call.check_job()
-    return ExplanationShown.of(await call.store.explain(call.tenant, call.job_id))
+    explanation = await call.store.explain(call.tenant, call.job_id)
+    return ExplanationShown.of(
+        await explained(call.principal, call.store, call.tenant, explanation)
+    )
 
 
 async def list_jobs(call: Call) -> JobPage:

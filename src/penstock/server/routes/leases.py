@@ -58,21 +58,19 @@ async def _claim(call: Call, queues: Sequence[str]) -> Response | None:
 
 
 async def ack(call: Call) -> AckedShown:
-    call.principal.require("claim")
+    lease = await call.lease()
     said: AckSaid = call.body
     results, codec = said.values()
-    answer = await call.store.ack(
-        call.tenant, call.params["lease"], said.ids, results=results, codec=codec
-    )
+    answer = await call.store.ack(call.tenant, lease, said.ids, results=results, codec=codec)
     return AckedShown.of(answer)
 
 
 async def fail(call: Call) -> FailedShown:
-    call.principal.require("claim")
+    lease = await call.lease()
     said: FailSaid = call.body
     answer = await call.store.fail(
         call.tenant,
-        call.params["lease"],
+        lease,
         said.ids,
         error=said.error.read(),
         retry_in_ms=said.retry_in_ms,
@@ -82,25 +80,23 @@ async def fail(call: Call) -> FailedShown:
 
 
 async def release(call: Call) -> ReleasedShown:
-    call.principal.require("claim")
+    lease = await call.lease()
     said: ReleaseSaid = call.body
-    return ReleasedShown.of(await call.store.release(call.tenant, call.params["lease"], said.ids))
+    return ReleasedShown.of(await call.store.release(call.tenant, lease, said.ids))
 
 
 async def extend(call: Call) -> ExtendedShown:
-    call.principal.require("claim")
+    lease = await call.lease()
     said: ExtendSaid = call.body
-    return ExtendedShown.of(
-        await call.store.extend(call.tenant, call.params["lease"], said.lease_ms)
-    )
+    return ExtendedShown.of(await call.store.extend(call.tenant, lease, said.lease_ms))
 
 
 async def report_progress(call: Call) -> None:
-    call.principal.require("claim")
+    lease = await call.lease()
     said: ProgressSaid = call.body
     await call.store.report(
         call.tenant,
-        call.params["lease"],
+        lease,
         said.id,
         progress=said.progress,
         message=said.message,
