@@ -5,15 +5,13 @@ as MessagePack is transcoded, and what goes out likewise; bytes travel as base64
 as it was written, so that numbers keep their digits.
 """
 
-from math import isfinite
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from penstock.model.errors import Invalid
 from penstock.model.job import Codec
-from penstock.model.payload import check_json, check_msgpack
+from penstock.model.payload import check_json
+from penstock.protocol.transcode import json_form
 
 
 def payload_of(
@@ -50,26 +48,3 @@ def to_msgpack(written: bytes, field: str = "payload") -> bytes:
         return msgspec.msgpack.encode(msgspec.json.decode(written))
     except (msgspec.DecodeError, OverflowError) as error:
         raise Invalid("has no MessagePack form: a number is too large", field) from error
-
-
-def json_form(packed: bytes) -> bytes | None:
-    """MessagePack as JSON; None if it has something in it that JSON has not, or is broken."""
-    try:
-        check_msgpack(packed)
-    except Invalid:
-        return None
-    value = msgspec.msgpack.decode(packed)
-    return msgspec.json.encode(value) if _is_json(value) else None
-
-
-def _is_json(value: Any) -> bool:
-    """Whether JSON says the same thing: no bytes, no extensions, no NaN, names as keys."""
-    if value is None or isinstance(value, (str, bool, int)):
-        return True
-    if isinstance(value, float):
-        return isfinite(value)
-    if isinstance(value, list):
-        return all(map(_is_json, value))
-    if isinstance(value, dict):
-        return all(type(key) is str for key in value) and all(map(_is_json, value.values()))
-    return False

@@ -39,9 +39,8 @@ def shown(kept: bytes | None, codec: Codec | None, encoding: Encoding) -> Raw:
     if codec == encoding:
         return Raw(kept)
     if encoding == "json":
-        value = _json_value(kept) if codec == "msgpack" else None
-        encoded = None if value is None else msgspec.json.encode(value[0])
-        return Raw(encoded or b'"' + b64encode(kept) + b'"')
+        value = json_form(kept) if codec == "msgpack" else None
+        return Raw(value or b'"' + b64encode(kept) + b'"')
     if codec == "bytes":
         return Raw(msgspec.msgpack.encode(kept))
     try:
@@ -56,8 +55,8 @@ def as_json(value: Raw, encoding: Encoding) -> bytes:
     return bytes(shown(written(value, encoding), written_as, "json"))
 
 
-def _json_value(kept: bytes) -> tuple[Any] | None:
-    """The value, if JSON has a form for all of it."""
+def json_form(kept: bytes) -> bytes | None:
+    """MessagePack as JSON; None if it has something in it that JSON has not, or is broken."""
     try:
         value = msgspec.msgpack.decode(kept)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -67,7 +66,7 @@ def _json_value(kept: bytes) -> tuple[Any] | None:
         if not all(map(_is_json, level)):
             return None
         level = [inner for outer in level for inner in _within(outer)]
-    return (value,)
+    return msgspec.json.encode(value)
 
 
 def _is_json(value: Any) -> bool:
