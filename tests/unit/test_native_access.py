@@ -10,6 +10,7 @@ import pytest
 from penstock.model.errors import Forbidden, NotFound, PenstockError
 from penstock.model.event import Event
 from penstock.model.job import JobError, Run
+from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec, Every
 from penstock.protocol.access import Grant, Principal
@@ -23,10 +24,13 @@ from penstock.protocol.native_look import (
     Get,
     Happened,
     Logs,
+    Reach,
     Watch,
+    WhereStanding,
 )
 from penstock.protocol.native_manage import (
     CancelJobs,
+    Clean,
     Configure,
     ConfigureTenant,
     Crons,
@@ -103,7 +107,7 @@ def cron(queue: str, name: str = "new") -> CronSpec:
 
 
 def requests(estate: Estate, queue: str, job: int) -> dict[type[Request], tuple[Request, str]]:
-    """Every command that is about something, and the scope that it needs ("": any)."""
+    """Every command that is about something, and the scopes that it needs ("": any)."""
     lease = estate.lease
     told = [
         (PushRun(queue=queue, payloads=[b"1"]), "push"),
@@ -117,6 +121,8 @@ def requests(estate: Estate, queue: str, job: int) -> dict[type[Request], tuple[
         (Complete(lease=lease), "claim"),
         (Release(lease=lease), "claim"),
         (Get(ids=[job]), ""),
+        (WhereStanding(ids=[job]), "admin and claim"),
+        (Reach(bulk="b"), ""),
         (Find(queue=queue), ""),
         (ByKey(queue=queue, key="k"), ""),
         (AskResult(job_id=job), ""),
@@ -132,6 +138,7 @@ def requests(estate: Estate, queue: str, job: int) -> dict[type[Request], tuple[
         (Configure(queue=queue, config=QueueConfig()), "admin"),
         (ConfigureTenant(bounds=Bounds()), "admin"),
         (DrainQueue(queue=queue), "admin"),
+        (Clean(queue=queue, state=State.READY), "admin"),
         (Purge(queue=queue), "admin"),
         (PutCron(spec=cron(queue)), "admin"),
         (DropCron(name=f"of {queue}"), "admin"),
@@ -143,7 +150,7 @@ def requests(estate: Estate, queue: str, job: int) -> dict[type[Request], tuple[
 ELSEWHERE = {"HELLO", "PING", "ABANDON", "WATCH", "UNWATCH"}
 COMMANDS = [command for command in NATIVE if name_of(command) not in ELSEWHERE]
 BY_LEASE = {"EXTEND", "REPORT", "FAILED", "COMPLETE", "RELEASE"}
-BY_NAME = {"BULKOPEN", "BULKCOMMIT", "BULKABORT", "HEALTH", "CRONS"}
+BY_NAME = {"BULKOPEN", "BULKCOMMIT", "BULKABORT", "HEALTH", "CRONS", "REACH"}
 
 
 @contextmanager
@@ -170,6 +177,8 @@ async def test_every_command_needs_its_scope(command: type[Request]) -> None:
         else:
             with pytest.raises(Forbidden):
                 await request.call(talk)
+    with not_forbidden():
+        await request.call(estate.talk("push", "claim", "admin"))
     with pytest.raises(Forbidden):
         await request.call(estate.talk())
     await estate.store.close()
@@ -191,6 +200,8 @@ async def test_no_command_reaches_a_queue_out_of_sight(command: type[Request]) -
     elif name == "CRONS":
         infos: Any = await request.call(talk)
         assert [info.spec.queue for info in infos.crons] == ["in.a"]
+    elif name == "DROPCRON":
+        assert not (await request.call(talk)).dropped  # type: ignore[attr-defined]
     elif name in ("RESULT", "LOGS", "EXPLAIN", "EDIT"):
         with pytest.raises(NotFound) as caught:
             await request.call(talk)
@@ -256,7 +267,10 @@ async def test_a_cron_of_a_queue_out_of_reach_is_not_taken_over() -> None:
     with pytest.raises(Forbidden):
         await PutCron(spec=cron("in.a", "of out.b")).call(talk)
     with pytest.raises(Forbidden):
-        await DropCron(name="of out.b").call(talk)
+        await DropCron(name="of out.b").call(estate.talk("admin:in.*", "push:out.*"))
+    unseen: Any = await DropCron(name="of out.b").call(talk)
+    assert not unseen.dropped
+    assert len(await estate.store.crons("acme")) == 2
     dropped: Any = await DropCron(name="of in.a").call(talk)
     assert dropped.dropped
     await estate.store.close()

@@ -162,7 +162,10 @@ async def test_what_is_safe_to_repeat_is_repeated() -> None:
         lease = await store.claim(tenant, ["q"])
         assert lease is not None
         calls: list[Callable[[], Any]] = [
+            lambda: store.claim(tenant, ["empty"]),
             lambda: store.get(tenant, [job]),
+            lambda: store.standing(tenant, [job]),
+            lambda: store.reach(tenant, lease=lease.token),
             lambda: store.find(tenant, "q"),
             lambda: store.by_key(tenant, "q", "k"),
             lambda: store.logs(tenant, job),
@@ -195,11 +198,11 @@ async def test_of_what_is_not_safe_to_repeat_nobody_knows_the_outcome() -> None:
             lambda: store.ack(tenant, lease.token, [first]),
             lambda: store.fail(tenant, lease.token, [second], error=JobError()),
             lambda: store.release(tenant, lease.token, [third]),
-            lambda: store.claim(tenant, ["q"]),
             lambda: store.cancel(tenant, [first]),
             lambda: store.edit(tenant, second, priority=1),
             lambda: store.redrive(tenant, "q"),
             lambda: store.purge_dead(tenant, "q"),
+            lambda: store.clean(tenant, "q", State.DEAD),
             lambda: store.drain(tenant, "q"),
             lambda: store.purge(tenant, "q"),
             lambda: store.drop_cron(tenant, "x"),

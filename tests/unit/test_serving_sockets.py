@@ -18,6 +18,7 @@ from penstock.open import open_store
 from penstock.protocol.access import OpenToAll
 from penstock.server.tcp import tcp_listener
 from penstock.stores import unix
+from penstock.stores.clock import SystemClock
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.serving import Listener, ServingLimits
 from tests.served import ServedStore
@@ -42,7 +43,7 @@ def listener(limits: ServingLimits | None = None) -> tuple[Listener, EmbeddedSto
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_client_and_its_server(loop: Loop, how: str) -> None:
     async def case() -> None:
-        store = await ServedStore.open(how)
+        store = await ServedStore.open(how, clock=SystemClock())
         waiting = [
             asyncio.ensure_future(store.claim("default", ["q"], wait_ms=60_000)) for _ in range(50)
         ]
