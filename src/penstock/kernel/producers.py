@@ -8,7 +8,7 @@ from penstock.model.errors import Conflict, Invalid
 from penstock.model.store import Pushed
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     content: bytes  # a digest of what was pushed
     pushed: Pushed
 

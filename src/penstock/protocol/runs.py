@@ -8,6 +8,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -73,7 +74,7 @@ class PushedJobs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknow
             queue=self.queue,
             data=self.data,
             ends=unpack_ends(self.ends),
-            options=self.options,
+            options=tuple(map(_the_same, self.options)),
             option_of=self.option_of,
             delay_ms=self.delay_ms,
             run_at=self.run_at,
@@ -83,6 +84,13 @@ class PushedJobs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknow
             headers=self.headers,
             depends_on=self.depends_on,
         )
+
+
+@lru_cache(maxsize=256)
+def _the_same(options: JobOptions) -> JobOptions:
+    """One object for equal options: a queue knows again what it was given last, and looks no
+    further. What was decoded has the very types it should have, so that equal is alike."""
+    return options
 
 
 def packed_run(run: Run) -> PushedJobs:

@@ -184,23 +184,30 @@ class Engine:
     ) -> Any:
         """The same for a command whose payloads have been put down; unwanted ones are taken back."""
         keeper = self.keeper
-        if level is None and keeper is not None:
+        if keeper is None:
+            return self.put(command, loads)
+        if level is None:
             level = keeper.level
+        try:
+            outcome = self.put(command, loads, level)
+        except PenstockError:
+            await keeper.safe(keeper.level)
+            raise
+        await keeper.safe(level)
+        return outcome
+
+    def put(self, command: c.Command, loads: Sequence[c.Load], level: int | None = None) -> Any:
+        """The same at once; what it leads to is not safe yet."""
         try:
             outcome = self.apply(command, level)
         except PenstockError:
             for load in reversed(loads):
                 needed = load.chunk in self.kernel.chunks
                 self.payloads.take_back(load.chunk, load.start, needed)
-            if keeper is not None:
-                await keeper.safe(keeper.level)
             raise
         for load in loads:
             if load.chunk not in self.kernel.chunks:
                 self.payloads.drop(load.chunk)
-        if keeper is not None:
-            assert level is not None
-            await keeper.safe(level)
         return outcome
 
     def _when_safe(self, call: Callable[[], None]) -> None:
