@@ -303,6 +303,7 @@ class WaitJob(Request, tag="WAITJOB", kw_only=True):
     """Wait for the end of a job. Refused (deadline) if that does not come in time."""
 
     answer: ClassVar[type[Answer]] = WaitedFor
+    waits: ClassVar[bool] = True
     id: int
     timeout: int | None = None  # 30000 ms
 

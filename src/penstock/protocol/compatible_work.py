@@ -42,6 +42,7 @@ class Pull(Request, tag="PULL", kw_only=True):
     """Take the next job of a queue."""
 
     answer: ClassVar[type[Answer]] = Pulled
+    waits: ClassVar[bool] = True
     queue: str
     timeout: int | None = None  # 0; how long to wait for one, in ms
 
@@ -63,6 +64,7 @@ class PullB(Request, tag="PULLB", kw_only=True):
     """Take up to `count` jobs of a queue: it waits for the first and takes what else is there."""
 
     answer: ClassVar[type[Answer]] = PulledMany
+    waits: ClassVar[bool] = True
     queue: str
     count: int
     timeout: int | None = None  # 0; how long to wait for the first, in ms

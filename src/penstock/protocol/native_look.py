@@ -139,6 +139,7 @@ class AskResult(Native, kw_only=True, tag="RESULT"):
     """How a job ended, waiting for its end."""
 
     answer: ClassVar[type[Answer]] = HowItEnded
+    waits: ClassVar[bool] = True
 
     job_id: int
     wait_ms: int = 0

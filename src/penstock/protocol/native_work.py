@@ -50,6 +50,7 @@ class Claim(Native, kw_only=True, tag="CLAIM"):
     """Take up to `n` ready jobs of the first of the queues that has any, on one lease."""
 
     answer: ClassVar[type[Answer]] = Claimed
+    waits: ClassVar[bool] = True
 
     queues: list[str]
     n: int = 1

@@ -3,7 +3,8 @@
 What arrives in one read is answered in one write; what is answered later goes out once per turn of
 the loop. Requests with a number are answered when they are done, those without in the order in
 which they came. A connection whose peer does not read, or which has too much in hand, is not read
-from until that is over. When it ends, whatever it had in hand is cancelled.
+from until that is over. When it ends, whatever waits is cancelled, and whatever is under way is done
+to its end: nobody learns of it, and nothing is left half done.
 """
 
 import asyncio
@@ -133,6 +134,7 @@ class Connection(asyncio.Protocol):
         self._stuck = False  # the peer does not read
         self._reading = True
         self._closing = False
+        self._finishing = False  # nothing more is taken
         self._lost = False
         self._room: asyncio.Event | None = None  # for those who wait until it does
         self._held: dict[Held, None] = {}
@@ -171,8 +173,11 @@ class Connection(asyncio.Protocol):
         self._lost = self._closing = True
         self.listener.forget(self)
         for held in self._held:
-            if held.task is not None:
+            assert held.task is not None
+            if self._finishing or type(held.request).waits:
                 held.task.cancel()
+            else:
+                self.listener.look_after(held.task)
         for task in self._work.values():
             task.cancel()
         for sent in (*self._unsent, *(reply.kept for reply in self._line if reply.kept)):
@@ -189,8 +194,18 @@ class Connection(asyncio.Protocol):
         for held in self._held:
             if held.task is not None and type(held.request) in self.listener.taken_back:
                 held.task.cancel()
+        for reply in self._line:
+            self._take_back(reply)
         self._end_when_done()
         return True
+
+    def _take_back(self, reply: Reply) -> None:
+        """What waits there for its turn comes too late."""
+        if reply.kept is not None and reply.data is not None:
+            request, face, _ = reply.kept
+            self.listener.take_back(*reply.kept)
+            self._lined -= len(reply.data)
+            self._fill(reply, request, face, self._refusal(request, asyncio.CancelledError()))
 
     def _end_when_done(self) -> None:
         if self._ending_since and not self._held and not self._frames.rest:
@@ -208,12 +223,15 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def finish(self) -> None:
-        """The server ends: whoever still waits is told so, and what has been said is sent."""
+        """The server ends: whoever waits is told so, what is under way is answered, and nothing
+        more is taken."""
+        self._finishing = True
         for held in self._held:
-            if held.task is not None:
+            if held.task is not None and type(held.request).waits:
                 held.task.cancel()
         for task in self._work.values():
             task.cancel()
+        self._read_or_not()
 
     def hand_over(self) -> None:
         """Somebody else will serve: whoever waits asks there again; what is under way is answered,
@@ -274,6 +292,7 @@ class Connection(asyncio.Protocol):
         """Whether nothing more is taken for now."""
         return (
             self._stuck
+            or self._finishing
             or len(self._held) >= self._most
             or self._lined > HIGH_WATER
             or len(self._line) >= self._most

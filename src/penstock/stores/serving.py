@@ -75,7 +75,7 @@ class Listener:
         self._by_address: Counter[str] = Counter()
         self._servers: list[asyncio.Server] = []
         self._paths: list[tuple[Path, int]] = []  # with the inode that is ours
-        self._taking_back: set[asyncio.Task[None]] = set()
+        self._left_behind: set[asyncio.Task[Any]] = set()  # by connections that are gone
         self._empty: asyncio.Event | None = None  # set when the last connection has ended
         self._timer: asyncio.TimerHandle | None = None
 
@@ -139,9 +139,12 @@ class Listener:
     def take_back(self, request: Request, session: Session, answer: Answer) -> None:
         """An answer could not be handed over."""
         if type(request) in self.taken_back:
-            task = self.loop.create_task(request.take_back(session, answer))
-            self._taking_back.add(task)
-            task.add_done_callback(self._taking_back.discard)
+            self.look_after(self.loop.create_task(request.take_back(session, answer)))
+
+    def look_after(self, task: "asyncio.Task[Any]") -> None:
+        """Have that done to its end, whatever becomes of the connection that it belonged to."""
+        self._left_behind.add(task)
+        task.add_done_callback(self._left_behind.discard)
 
     # -- deadlines -------------------------------------------------------------------------------
 
@@ -185,25 +188,29 @@ class Listener:
             server.close()
         for connection in list(self._connections):
             connection.hand_over()
+        await self._answered(within_s)
+        await self.close()
+
+    async def _answered(self, within_s: float) -> None:
+        """Wait until nothing is in hand: what was cancelled takes a few turns, the rest the disk."""
         deadline = self.loop.time() + within_s
+        turns = 0
         while any(connection.in_hand for connection in self._connections):
             if self.loop.time() >= deadline:
                 break
-            await asyncio.sleep(LOOK_S)
-        await self.close()
+            turns += 1
+            await asyncio.sleep(0 if turns < TURNS else LOOK_S)
 
     async def close(self, flush_s: float = FLUSH_S) -> None:
-        """End every connection once its answers are sent, or the time for it is up."""
+        """End every connection once what is under way is answered, and the answers are sent, or
+        the time for it is up."""
         for server in self._servers:
             server.close()
         if self._timer is not None:
             self._timer.cancel()
         for connection in list(self._connections):
             connection.finish()
-        for _ in range(TURNS):  # those who were cancelled have their answers made
-            if not any(connection.in_hand for connection in self._connections):
-                break
-            await asyncio.sleep(0)
+        await self._answered(flush_s)
         for connection in list(self._connections):
             connection.close()
         if self._connections:
@@ -215,8 +222,8 @@ class Listener:
                 for connection in list(self._connections):
                     connection.abort()
                 await self._empty.wait()
-        while self._taking_back:
-            await asyncio.wait(self._taking_back)
+        while self._left_behind:
+            await asyncio.wait(self._left_behind)
         for path, inode in self._paths:
             unlink(path, inode)
         self._paths.clear()

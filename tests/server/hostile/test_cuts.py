@@ -244,3 +244,24 @@ async def test_http_cut_at_any_byte_leaves_nothing_half_done(end: str, loop: str
         await up.claims_wait(0)
         assert isinstance(up.clock, ManualClock)
         await everything_comes_back(store, up.clock, at)
+
+
+@each_encoding
+async def test_a_command_about_many_jobs_is_done_to_its_end(encoding: Encoding, loop: str) -> None:
+    """It gives others a turn in its midst; there, its connection ends."""
+    many = 1_000
+    async with serving(live=False) as server:
+        await push(server, many=many)
+        async with await Client.to(server.address) as worker:
+            jobs = (await worker.say("PULLB", queue="q", count=many))["jobs"]
+        client = await Client.to(server.address, encoding)
+        await server.connections_are(2)
+        ids = [job["id"] for job in jobs]
+        await client.send(message({"cmd": "ACKB", "ids": ids}, encoding))
+        await until(lambda: server.count("q", State.ACTIVE) < many)
+        assert server.count("q", State.ACTIVE) > 0
+        (connection,) = [each for each in server.listener._connections if each.in_hand]
+        connection.abort()
+        await server.connections_are(1)
+        await server.jobs_are("q", State.COMPLETED, many)
+        await client.close()
