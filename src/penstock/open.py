@@ -119,13 +119,17 @@ def _journal(url: str, scheme: str, path: Path) -> Journal:
 
 
 def _path(url: str, parts: SplitResult) -> Path:
-    """Three slashes for a path from here, four for one from the root."""
+    """Three slashes for a path from here, four for one from the root.
+
+    Resolved at once: whatever the working directory will be, and under whichever name somebody
+    else opens it, there is one lock and one socket.
+    """
     path = unquote(parts.path)
     if parts.scheme not in JOURNALS:
         return Path()
     if parts.netloc or parts.fragment or len(path) < 2 or path.endswith("/"):
         raise Invalid(f"{url!r} names no path: {parts.scheme}:///jobs", "url")
-    return Path(path[1:])
+    return Path(path[1:]).resolve()
 
 
 def _settings(query: str) -> Settings:

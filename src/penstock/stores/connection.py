@@ -31,6 +31,7 @@ from penstock.protocol.command import Answer, Encoding, Figures, Refusal, ReqId,
 from penstock.protocol.framing import BRACE, HEADER, BadFrame, Frames, Message
 from penstock.protocol.table import name_of
 from penstock.stores.eager import begin
+from penstock.stores.forking import not_for_children
 
 if TYPE_CHECKING:
     from penstock.stores.serving import Listener
@@ -164,6 +165,7 @@ class Connection(asyncio.Protocol):
         if self.address and sock is not None:
             # A peer that vanished without a word is noticed, though nothing is said.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        not_for_children(self)
         refusal = self.listener.admit(self)
         if refusal is not None:
             self._put(refusal, "msgpack")
@@ -187,6 +189,10 @@ class Connection(asyncio.Protocol):
         self._out = bytearray()
         if self._room is not None:
             self._room.set()
+
+    def sockets(self) -> list[int]:
+        sock = None if self._lost else self.transport.get_extra_info("socket")
+        return [] if sock is None else [sock.fileno()]
 
     def eof_received(self) -> bool:
         """The peer says no more. What it may still read, it gets; jobs, it gets no more."""

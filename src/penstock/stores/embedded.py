@@ -538,6 +538,10 @@ class EmbeddedStore(Store):
     async def close(self) -> None:
         await self.engine.close()
 
+    def abandon(self) -> None:
+        """What is left to do when the loop has ended without closing the store."""
+        self.engine.abandon()
+
     @property
     def kernel(self) -> Kernel:
         return self.engine.kernel

@@ -538,6 +538,14 @@ class Engine:
             self.payloads.close()
             self.read_only.close()
 
+    def abandon(self) -> None:
+        """Let go of everything as the end of the process would; its loop runs no more."""
+        self._ended = self._ended or "the loop of the store has ended"
+        if not self._let_go:
+            self._let_go = True
+            if self.keeper is not None:
+                self.keeper.let_go()
+
     def end(self, why: str) -> None:
         """Nothing is done any more; everybody who waits is told."""
         if self._ended is not None:

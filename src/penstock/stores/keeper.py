@@ -6,6 +6,7 @@ writer is free; the answers that rest on it go out when it is safe (`safety.py`)
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -245,6 +246,7 @@ class Keeper:
     def health(self) -> dict[str, Any]:
         """How the disk is doing."""
         return {
+            "owner": os.getpid(),  # of the path
             "position": self.last,
             "journal_lag": self.last - self.safety.upto[self.level],  # records not yet safe
             "commit_ms": round(self.writer.write_ms, 3),  # of a synced batch, smoothed
@@ -299,15 +301,20 @@ class Keeper:
         await turn
 
     async def close(self) -> None:
-        """Everything that was said is on stable storage, and that it was said to the end."""
-        await self.backups.stop()
-        self._closing = True
-        await self.stop_sweeping()
-        if self._broken is None:
-            self.put(closed=True)
-        while not self.idle:
-            await self.turn()
-        self.let_go()
+        """Everything that was said is on stable storage, and that it was said to the end.
+
+        Cancelled, we let go at once, and the next opening finds a store that was not closed.
+        """
+        try:
+            await self.backups.stop()
+            self._closing = True
+            await self.stop_sweeping()
+            if self._broken is None:
+                self.put(closed=True)
+            while not self.idle:
+                await self.turn()
+        finally:
+            self.let_go()
 
     def let_go(self) -> None:
         """Of the threads, the files and the path, in whatever state they are."""

@@ -30,6 +30,7 @@ from penstock.protocol.command import Answer, Refusal, Request
 from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, BadFrame, Frames, Message
 from penstock.protocol.native import Abandon, Hello, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
+from penstock.stores.forking import not_for_children
 from penstock.stores.watching import Watcher
 
 PUSHES: Final = 512  # in flight: fewer than the answers that a producer is remembered by
@@ -92,7 +93,18 @@ def error_of(code: str, message: str, field: str = "") -> PenstockError:
 class Entry:
     """A request from the moment it is made until it is answered or nobody wants the answer."""
 
-    __slots__ = ("answer", "frame", "future", "late", "lost", "number", "push", "repeat", "sent")
+    __slots__ = (
+        "answer",
+        "frame",
+        "future",
+        "late",
+        "lost",
+        "number",
+        "push",
+        "repeat",
+        "sent",
+        "until",
+    )
 
     def __init__(
         self,
@@ -111,6 +123,7 @@ class Entry:
         self.push = push
         self.sent = False
         self.lost = 0  # how many times its answer was
+        self.until = 0.0  # when it is refused, if there is no connection by then
         self.late: Callable[[Answer], None] | None = None  # what to do with an unwanted answer
 
 
@@ -124,6 +137,11 @@ class _Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base
+        not_for_children(self)
+
+    def sockets(self) -> list[int]:
+        sock = None if self.gone.done() else self.transport.get_extra_info("socket")
+        return [] if sock is None else [sock.fileno()]
 
     def data_received(self, data: bytes) -> None:
         if self._link is not None:
@@ -150,7 +168,7 @@ class Link:
         target: Target,
         loop: asyncio.AbstractEventLoop,
         patience_s: float,
-        before: Callable[[], Awaitable[None]] | None = None,
+        before: Callable[[], Awaitable[str]] | None = None,
         keep: bool = False,
     ) -> None:
         self.target = target
@@ -159,7 +177,7 @@ class Link:
         self.producer = f"remote/{os.urandom(12).hex()}"  # of pushes that name none
         self.welcome: Welcome | None = None  # unset until first connected
         self._patience_s = patience_s
-        self._before = before  # done before each attempt to connect
+        self._before = before  # done before each attempt to connect; says whom we look for
         self._keep = keep  # connected, also while nobody waits
         self._sequence = 0
         self._number = 0
@@ -176,6 +194,7 @@ class Link:
         self._flushing = False
         self._watchers: dict[int, Watcher] = {}
         self._connecting: asyncio.Task[None] | None = None
+        self._attempting = asyncio.Lock()
         self._greeting: asyncio.Future[Message] | None = None
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -216,6 +235,7 @@ class Link:
         if self._backlog or not self._may_send(entry):
             self._backlog.append(entry)
             if not self._ready:
+                entry.until = self.loop.time() + self._patience_s
                 self._connect_if_wanted()
         else:
             self._send(entry)
@@ -400,90 +420,108 @@ class Link:
 
     async def connect(self) -> None:
         """Connect at once, or raise: for whoever wants to know now."""
-        if not self._ready:
-            await self._attempt()
-            self._begin()
+        await self._attempt()
 
     def _connect_if_wanted(self) -> None:
         if self._connecting is None and not self._closed and not self._ready:
             self._connecting = self.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
-        """Try until it works or our patience is at its end; then whoever waits is told."""
-        deadline = self.loop.time() + self._patience_s
+        """Try until it works. Whoever has waited for as long as our patience goes is told why, and
+        when nobody is left who waits, or has to be connected, we stop."""
         backoff = FIRST_BACKOFF_S
         try:
-            while True:
+            while not self._ready:
                 try:
                     await self._attempt()
                 except Unavailable as error:
-                    left = deadline - self.loop.time()
-                    if left <= 0:
-                        self._refuse_all(error)
+                    left = self._refuse_late(error)
+                    if left is None and not self._keep:
                         return
                     # Many clients lose one server at once: each comes back at a time of its own.
-                    await asyncio.sleep(min(random.uniform(0, backoff), left))  # noqa: S311
+                    nap = random.uniform(0, backoff)  # noqa: S311
+                    await asyncio.sleep(nap if left is None else min(nap, left))
                     backoff = min(2 * backoff, LAST_BACKOFF_S)
-                except PenstockError as error:  # it does not let us in: asking again is no use
-                    self._refuse_all(error)
-                    return
-                else:
-                    self._connecting = None
-                    self._begin()
-                    return
+        except PenstockError as error:  # it does not let us in: asking again is no use
+            self._refuse_all(error)
+        except Exception as error:
+            self._refuse_all(Unavailable(f"{self.target} cannot be reached: {error!r}"))
+            raise
         finally:
             self._connecting = None
 
     async def _attempt(self) -> None:
-        if self._before is not None:
-            await self._before()
+        """Connect, or raise. One attempt at a time: who comes second may find it done."""
+        async with self._attempting:
+            if self._ready:
+                return
+            said = "" if self._before is None else await self._before()
+            try:
+                self.welcome = await self._greeted()
+            except OSError as error:
+                self._drop()
+                why = "no answer in time" if isinstance(error, TimeoutError) else error
+                why = f"{self.target} cannot be reached: {why}"
+                raise Unavailable(f"{said}; {why}" if said else why) from error
+            except BaseException:
+                self._drop()
+                raise
+            finally:
+                self._greeting = None
+            self._begin(self.welcome)
+
+    async def _greeted(self) -> Welcome:
+        """Make a connection, and say who we are."""
         target, loop = self.target, self.loop
         self._frames = Frames(LARGEST)
         greeting: asyncio.Future[Message] = loop.create_future()
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                wire: _Wire
-                if target.path:
-                    _, wire = await loop.create_unix_connection(lambda: _Wire(self), target.path)
-                else:
-                    _, wire = await loop.create_connection(
-                        lambda: _Wire(self), target.host, target.port
-                    )
-                self._wire = wire
-                self._greeting = greeting
-                hello = Hello(token=target.token, client=f"penstock/{__version__}", req_id=0)
-                frame = bytearray(HEADER)
-                _ENCODER.encode_into(hello, frame, HEADER)
-                frame[:HEADER] = (len(frame) - HEADER).to_bytes(HEADER, "big")
-                wire.transport.write(frame)
-                message = await greeting
-            if not _HEAD.decode(message).ok:
-                raise _refused(message)
-            self.welcome = _decoder(Welcome).decode(message)
-            self._most = max(self.welcome.requests - SPARE, 1)
-        except OSError as error:
-            self._drop()
-            why = "no answer in time" if isinstance(error, TimeoutError) else error
-            raise Unavailable(f"{target} cannot be reached: {why}") from error
-        except BaseException:
-            self._drop()
-            raise
-        finally:
-            self._greeting = None
+        async with asyncio.timeout(CONNECT_S):
+            wire: _Wire
+            if target.path:
+                _, wire = await loop.create_unix_connection(lambda: _Wire(self), target.path)
+            else:
+                _, wire = await loop.create_connection(
+                    lambda: _Wire(self), target.host, target.port
+                )
+            self._wire = wire
+            self._greeting = greeting
+            hello = Hello(token=target.token, client=f"penstock/{__version__}", req_id=0)
+            frame = bytearray(HEADER)
+            _ENCODER.encode_into(hello, frame, HEADER)
+            frame[:HEADER] = (len(frame) - HEADER).to_bytes(HEADER, "big")
+            wire.transport.write(frame)
+            message = await greeting
+        if not _HEAD.decode(message).ok:
+            raise _refused(message)
+        if self._wire is None:
+            raise Unavailable(f"{target} ended the connection as soon as it was made")
+        if self._closed:
+            raise Unavailable("the store is closed")
+        return _decoder(Welcome).decode(message)  # type: ignore[no-any-return]
 
     def _drop(self) -> None:
         if self._wire is not None:
             self._wire.transport.abort()
 
-    def _begin(self) -> None:
-        if self._wire is None:  # lost already
-            self._connect_if_wanted()
-            return
+    def _begin(self, welcome: Welcome) -> None:
+        self._most = max(welcome.requests - SPARE, 1)
         self._ready = True
         self._heard = self.loop.time()
         if self._timer is None:
             self._timer = self.loop.call_later(SILENCE_S, self._listen_for_silence)
         self._pump()
+
+    def _refuse_late(self, error: PenstockError) -> float | None:
+        """Tell those who have waited long enough; answers how long until the next have."""
+        now = self.loop.time()
+        waiting: deque[Entry] = deque()
+        for entry in self._backlog:
+            if entry.until <= now:
+                _fail(entry, error)
+            elif not entry.future.done():
+                waiting.append(entry)
+        self._backlog = waiting
+        return min(entry.until for entry in waiting) - now if waiting else None
 
     def _refuse_all(self, error: PenstockError) -> None:
         backlog, self._backlog = self._backlog, deque()
@@ -499,6 +537,7 @@ class Link:
     def lost(self) -> None:
         """The connection has ended."""
         self._wire = None
+        was_ready = self._ready
         self._ready = self._stuck = False
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(
@@ -519,8 +558,11 @@ class Link:
         self._out.clear()
         self._pushes = 0
         self._backlog.extendleft(reversed(again))
+        until = self.loop.time() + self._patience_s
+        for entry in self._backlog:
+            entry.until = until
         self._end_watchers(Unavailable("the connection was lost: events may have been missed"))
-        if self._backlog or self._keep:
+        if self._backlog or (self._keep and was_ready):
             self._connect_if_wanted()
 
     def _listen_for_silence(self) -> None:
@@ -532,7 +574,7 @@ class Link:
         if self._pending and silent >= 2 * SILENCE_S:
             self._drop()
             return
-        if silent >= SILENCE_S and (self._pending or self._watchers):
+        if silent >= SILENCE_S and (self._pending or self._watchers or self._keep):
             self.post(Ping())
         self._timer = self.loop.call_later(SILENCE_S, self._listen_for_silence)
 

@@ -62,7 +62,7 @@ class RemoteStore(Store):
         target: Target,
         *,
         patience_s: float = PATIENCE_S,
-        before: Callable[[], Awaitable[None]] | None = None,
+        before: Callable[[], Awaitable[str]] | None = None,
         keep: bool = False,
     ) -> None:
         self.target = target

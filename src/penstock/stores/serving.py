@@ -19,6 +19,7 @@ from penstock.protocol.command import Answer, Figures, Refusal, Request, Session
 from penstock.protocol.framing import KNOWN_LIMIT, STRANGERS_LIMIT
 from penstock.protocol.table import Table, name_of
 from penstock.stores.connection import Connection
+from penstock.stores.forking import not_for_children
 from penstock.stores.gate import Gate
 from penstock.stores.unix import bind, unlink
 
@@ -78,6 +79,7 @@ class Listener:
         self._left_behind: set[asyncio.Task[Any]] = set()  # by connections that are gone
         self._empty: asyncio.Event | None = None  # set when the last connection has ended
         self._timer: asyncio.TimerHandle | None = None
+        not_for_children(self)
 
     # -- listening -------------------------------------------------------------------------------
 
@@ -96,12 +98,21 @@ class Listener:
         A file that nobody listens at is replaced; with `replace` any: for whoever has a lock.
         """
         sock, inode = bind(Path(path), replace=replace)
-        server = await self.loop.create_unix_server(
-            lambda: Connection(self), sock=sock, backlog=1_024
-        )
         self._paths.append((Path(path), inode))
+        try:
+            server = await self.loop.create_unix_server(
+                lambda: Connection(self), sock=sock, backlog=1_024, start_serving=False
+            )
+        except BaseException:
+            sock.close()
+            raise
         self._listening(server)
+        await server.start_serving()
         return Path(path)
+
+    def sockets(self) -> list[int]:
+        """Those that it listens on."""
+        return [sock.fileno() for server in self._servers for sock in server.sockets]
 
     def _listening(self, server: asyncio.Server) -> None:
         self._servers.append(server)

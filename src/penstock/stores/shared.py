@@ -12,15 +12,20 @@ it, are clients like everybody else.
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from penstock.model.errors import Unavailable
-from penstock.model.store import Store
+import msgspec
+
+from penstock.model.errors import Conflict, Unavailable
+from penstock.model.store import Health, Store
 from penstock.model.wrapper import Wrapper
 from penstock.protocol.access import OpenToAll
 from penstock.protocol.native import NATIVE
+from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.finishing import finished
 from penstock.stores.journal.ownership import Owned
 from penstock.stores.link import Target
 from penstock.stores.remote import RemoteStore
@@ -31,28 +36,97 @@ log: Final = logging.getLogger("penstock.store")
 
 PATIENCE_S: Final = 60.0  # for an owner that recovers a large store
 RETRY_S: Final = 0.05
+RESTS: Final = 10  # times as long as an attempt that failed we wait for the next one
+
+
+class Tenure:
+    """What owning the path consists of: the store, and a listener for everybody else.
+
+    It ends when it is told to, or with its loop: `asyncio.run` cancels whatever is left when it
+    returns, and the path is handed over then as well, though nobody closed the store.
+    """
+
+    def __init__(
+        self, store: EmbeddedStore, listener: Listener, leave: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.store = store
+        self.pid = os.getpid()
+        self.loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._leave = leave  # the loop's connection to itself is not to be made again
+        self._over = asyncio.Event()
+        self._task = self.loop.create_task(self._last())
+        _living.add(self)  # also if nobody has the store any more
+
+    @property
+    def lives(self) -> bool:
+        return not self._task.done() and not self.loop.is_closed()
+
+    async def _last(self) -> None:
+        try:
+            await self._over.wait()
+        finally:
+            try:
+                await self._leave()
+                await self._listener.hand_over()
+            finally:
+                await self.store.close()
+                _living.discard(self)
+
+    async def end(self) -> None:
+        """Hand the path over, from whichever loop. Whoever is cancelled meanwhile only stops
+        waiting for it."""
+        if self.loop is asyncio.get_running_loop():
+            self._over.set()
+            await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.result()
+        elif self.loop.is_running():
+            ending = asyncio.run_coroutine_threadsafe(self.end(), self.loop)
+            await asyncio.wrap_future(ending)
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Free the path of a loop that runs no more."""
+        _living.discard(self)
+        self.store.abandon()
+
+
+_living: Final[set[Tenure]] = set()
 
 
 class SharedStore(Wrapper):
-    def __init__(self, path: Path, own: Callable[[], Awaitable[Store]]) -> None:
+    def __init__(self, path: Path, own: Callable[[], Awaitable[EmbeddedStore]]) -> None:
+        self._path = path
         self._own = own  # opens the store, or raises Owned
         self._address = short(path.with_name(path.name + ".sock"))
         self._remote = RemoteStore(
             Target(path=self._address), patience_s=PATIENCE_S, before=self._take_over, keep=True
         )
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None  # while we own the path
-        self._stores: list[Store] = []  # ours is the last; others are our parents', kept untouched
-        self._listener: Listener | None = None
-        self._changed: asyncio.Future[None] | None = None  # of whoever waits to own the path
-        self._taking = False
+        self._tenure: Tenure | None = None  # ours, or of the process that we were forked from
+        self._owner: Owned | None = None  # what we were last told about somebody else's
+        self._waiting: list[asyncio.Future[None]] = []  # to own the path
+        self._taking = 0  # the process that is about to
+        self._failed: Unavailable | None = None  # why it could not, when it last tried
+        self._not_before = 0.0  # when it may try again
         self._closed = False
 
     async def open(self) -> None:
         """Own the path, or be connected to whoever does."""
+        try:
+            await self._open()
+        except BaseException:
+            await finished(self.close())  # nobody else will
+            raise
+
+    async def _open(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_S
-        await self._take_over()
-        while not self.owned:
+        while True:
+            await self._take_over()
+            if self.owned:
+                return
             try:
                 await self._remote.connect()
             except Unavailable:
@@ -65,55 +139,124 @@ class SharedStore(Wrapper):
     async def changed_hands(self) -> None:
         """Wait until this loop owns the store, if it does not."""
         while not self.owned:
-            self._changed = asyncio.get_running_loop().create_future()
-            await self._changed
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            try:
+                await future
+            finally:
+                self._waiting.remove(future)
 
     @property
     def owned(self) -> bool:
         """Whether the path is this process's and the store this loop's."""
-        return self._home == (os.getpid(), asyncio.get_running_loop())
+        tenure = self._tenure
+        return (
+            tenure is not None
+            and tenure.loop is asyncio.get_running_loop()
+            and tenure.pid == os.getpid()
+        )
 
     @property
     def inner(self) -> Store:
-        return self._stores[-1] if self.owned else self._remote
+        tenure = self._tenure
+        return tenure.store if tenure is not None and self.owned else self._remote
+
+    async def health(self) -> Health:
+        role = "owner" if self.owned else "client"
+        health = await self.inner.health()
+        return msgspec.structs.replace(health, detail={**health.detail, "role": role})
+
+    async def backup(self, directory: str | Path) -> Path:
+        """A copy of the present state, taken while serving; its owner's business."""
+        tenure = self._tenure
+        if tenure is None or not self.owned:
+            raise Conflict(f"{self._owner}, which is to take the backup", "url")
+        return await tenure.store.backup(directory)
 
     # -- changing hands --------------------------------------------------------------------------
 
-    async def _take_over(self) -> None:
+    async def _take_over(self) -> str:
         """Own the path if nobody does. Before each attempt to connect, so that whoever is left
-        without an owner either finds the next one or becomes it."""
-        ours = self._home is not None and self._home[0] == os.getpid()
-        if ours or self._taking or self._closed:
-            return
-        self._taking = True
+        without an owner either finds the next one or becomes it. Answers who owns it otherwise."""
+        pid = os.getpid()
+        tenure = self._tenure
+        if tenure is not None and tenure.pid == pid:
+            if tenure.lives:
+                return ""
+            tenure.abandon()
+            self._tenure = None
+        if self._closed or self._taking == pid:
+            return ""
+        began = time.monotonic()
+        if self._failed is not None and began < self._not_before:
+            raise self._failed
+        self._taking = pid
         try:
-            store = await self._own()
-            listener = Listener(store, NATIVE, OpenToAll())
-            try:
-                await listener.listen_unix(self._address, replace=True)
-            except BaseException:
-                await store.close()
-                raise
-            self._stores.append(store)
-            self._listener = listener
-            self._home = (os.getpid(), asyncio.get_running_loop())
-            if self._changed is not None and not self._changed.done():
-                self._changed.set_result(None)
-        except Owned:
-            return  # another one was faster
+            await self._begin(await self._own())
+        except Owned as error:
+            self._owner = error  # was faster
+            return str(error)
+        except (Unavailable, OSError) as error:
+            raise self._fail(error, time.monotonic() - began) from error
         finally:
-            self._taking = False
+            self._taking = 0
+        self._failed = None
+        if self._owner is not None:
+            log.info(
+                "%s: process %d took it over from process %d in %.2f s",
+                self._path,
+                pid,
+                self._owner.owner,
+                time.monotonic() - began,
+            )
+        return ""
+
+    def _fail(self, error: Exception, took_s: float) -> Unavailable:
+        """It could not be opened here. Perhaps another process can, or we can later: that may be
+        found out as long as the process is not busy with nothing else."""
+        why = str(error)
+        if self._failed is None or str(self._failed) != why:
+            log.warning("%s cannot be owned by process %d: %s", self._path, os.getpid(), why)
+        self._failed = error if isinstance(error, Unavailable) else Unavailable(why)
+        self._not_before = time.monotonic() + RESTS * took_s
+        return self._failed
+
+    async def _begin(self, store: EmbeddedStore) -> None:
+        """The path is ours, and the store is open: serve the others."""
+        listener = Listener(store, NATIVE, OpenToAll())
+
+        async def undo() -> None:
+            try:
+                await listener.close()
+            finally:
+                await store.close()
+
+        try:
+            await listener.listen_unix(self._address, replace=True)
+            if self._closed:  # meanwhile
+                raise Unavailable("the store is closed")
+        except BaseException:
+            await finished(undo())
+            raise
+        tenure = self._tenure = Tenure(store, listener, self._remote.leave)
+        for future in self._waiting:
+            if future.get_loop() is tenure.loop and not future.done():
+                future.set_result(None)
 
     async def leave(self) -> None:
-        """This loop, which does not own the store, needs it no more; others go on."""
+        """This loop needs the store no more; others go on."""
         await self._remote.leave()
+        if self.owned:
+            await self._end()
 
     async def close(self) -> None:
         """The last word of this process about the path: another one may own it afterwards."""
         self._closed = True
         await self._remote.close()
-        if self.owned:
-            assert self._listener is not None, "whoever owns the path listens"
-            await self._listener.hand_over()
-            await self._stores.pop().close()
-            self._home = None
+        await self._end()
+
+    async def _end(self) -> None:
+        tenure = self._tenure
+        if tenure is not None and tenure.pid == os.getpid():
+            await tenure.end()
+            self._tenure = None

@@ -23,6 +23,10 @@ _WITNESS_AT: Final = 21  # behind the owner's process id and its line break
 class Owned(Unavailable):
     """Another process, or another store of this one, owns the path."""
 
+    def __init__(self, message: str, owner: int = 0) -> None:
+        super().__init__(message, "url")
+        self.owner = owner  # 0: not known
+
 
 def owner_of(path: Path) -> int | None:
     """The process that owns a path now, if one does."""
@@ -68,23 +72,47 @@ def _lock(path: Path) -> Path:
 
 class Ownership:
     def __init__(self, path: Path) -> None:
-        self._path = _lock(path)
+        self.path = _lock(path).absolute()
+        self.pid = 0  # of the process that took it
         self.handle: int | None = None
 
     def take(self) -> None:
         """Own the path, or say who does."""
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path = self.path.with_suffix("")
+        if self.path in _inherited:
+            raise Owned(
+                f"{path} was open in process {_inherited[self.path]} when this one was forked"
+                " from it, and can be opened by any other but this",
+                _inherited[self.path],
+            )
+        handle = self._locked()
+        while not self._is_there(handle):  # deleted by somebody before it was locked
+            os.close(handle)
+            handle = self._locked()
+        self.pid = os.getpid()
+        os.pwrite(handle, b"%*d\n" % (_WITNESS_AT - 1, self.pid), 0)
+        self.handle = handle
+        _owned.add(self)
+
+    def _locked(self) -> int:
+        path = self.path.with_suffix("")
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be owned: {error}", "url") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = _said_by(handle) or "unknown"
+            owner = _said_by(handle)
             os.close(handle)
-            raise Owned(
-                f"{self._path.with_suffix('')} is owned by process {owner}", "url"
-            ) from None
-        os.pwrite(handle, b"%*d\n" % (_WITNESS_AT - 1, os.getpid()), 0)
-        self.handle = handle
-        _owned.add(self)
+            raise Owned(f"{path} is owned by process {owner or 'unknown'}", owner) from None
+        return handle
+
+    def _is_there(self, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def witness(self, store: str, position: int) -> None:
         """That position of this store is on stable storage."""
@@ -105,11 +133,19 @@ class Ownership:
 
 
 _owned: "WeakSet[Ownership]" = WeakSet()
+_inherited: dict[Path, int] = {}  # lock files of what was open when we were forked, and by whom
 
 
 def _leave_to_the_parent() -> None:
-    """A forked child shares the lock, and would keep it when its parent has ended."""
+    """A forked child shares the lock, and would keep it when its parent has ended.
+
+    It has the parent's database open as well. Neither SQLite nor RocksDB survives that: both keep
+    per process what they have locked, and a child that opened the file again would believe to
+    hold locks that it does not. So it may use the path through its owner, and never own it.
+    """
     for ownership in list(_owned):
+        if ownership.handle is not None:
+            _inherited[ownership.path] = ownership.pid
         ownership.let_go()
 
 

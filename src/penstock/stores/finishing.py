@@ -1,0 +1,26 @@
+"""Waiting for what must not be left half done.
+
+A thread cannot be stopped, and a store that is half closed keeps its lock: whoever is cancelled
+while one of these is under way stays until it is over, and is cancelled then.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def finished(work: Awaitable[T]) -> T:
+    """What it answers. Cancelled, we wait all the same; then nobody learns what it answered."""
+    future = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()  # has been seen
+        raise
