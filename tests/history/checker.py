@@ -37,6 +37,7 @@ def check(
     *,
     claims_survive: bool = True,
     lost_ok_after: int | None = None,
+    claims_repeated: int = 0,
 ) -> list[Violation]:
     """Every violation of every rule.
 
@@ -46,10 +47,12 @@ def check(
     `lost_ok_after`: what was answered from this instant (elapsed, ms) on until the store was next
     opened may be lost, as with `durability=os` and a loss of power. Without it the same history
     has to be found wrong: that is the control run.
+    `claims_repeated`: how often a client may have asked again for a claim whose answer it lost. An
+    attempt may have gone with each of those answers, of which the history knows nothing.
     """
     if lost_ok_after is not None:
         history = history.forgiving(lost_ok_after)
-    case = Case(history, final, claims_survive=claims_survive)
+    case = Case(history, final, claims_survive=claims_survive, claims_repeated=claims_repeated)
     return [
         Violation(name, finding.text, finding.operations)
         for name, rule in RULES.items()

@@ -129,10 +129,18 @@ class Life:
 class Case:
     """A history and the state in which the store was found: all that a rule may look at."""
 
-    def __init__(self, history: History, final: FinalState, *, claims_survive: bool = True) -> None:
+    def __init__(
+        self,
+        history: History,
+        final: FinalState,
+        *,
+        claims_survive: bool = True,
+        claims_repeated: int = 0,
+    ) -> None:
         self.history = history
         self.final = final
         self.claims_survive = claims_survive
+        self.claims_repeated = claims_repeated
         self.lives: dict[int, Life] = {}
         self.sayings: defaultdict[r.Serial, list[Saying]] = defaultdict(list)
         self.deliveries: list[Delivery] = []

@@ -106,7 +106,7 @@ def attempts_are_counted(case: Case) -> Iterator[Finding]:
 def _claims_so_far(case: Case, life: Life, delivery: Delivery) -> int:
     known = [d.claim for d in life.deliveries]
     possible = known + case.unknown_claims(delivery.queue)
-    return sum(1 for claim in possible if claim.asked < delivery.claim.told)
+    return case.claims_repeated + sum(1 for one in possible if one.asked < delivery.claim.told)
 
 
 def _attempts_ascend(case: Case, life: Life) -> Iterator[Finding]:
