@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.stores.serving import Listener
 
 TURN: Final = 128  # requests that one connection is given in one turn of the loop
+TURN_S: Final = 0.002  # … or the time, if that is less: a request may take a while
 HIGH_WATER: Final = 512 * 1024  # unsent bytes at which we stop reading …
 LOW_WATER: Final = 128 * 1024  # … until there are no more than these
 CHATTY: Final = (
@@ -267,9 +269,10 @@ class Connection(asyncio.Protocol):
         self._working = False
         frames = self._frames
         came = 0
+        until = monotonic() + TURN_S
         try:
             while not self._full() and not self._closing:
-                if came == TURN:
+                if came == TURN or (came & 15 == 15 and monotonic() > until):
                     self._working = True
                     self._loop.call_soon(self._take)
                     break
