@@ -39,6 +39,8 @@ _PUSHES: Final = (
 _LEASED: Final = ("lease_lost",)
 _NAMED: Final = ("not_found",)
 ERRORS: Final[dict[str, tuple[str, ...]]] = {
+    "HELLO": ("conflict",),
+    "AUTH": ("conflict",),
     "PUSHRUN": (*_PUSHES, "not_found"),
     "BULKOPEN": (),
     "BULKCOMMIT": ("not_found", "conflict", "storage_full"),

@@ -99,6 +99,16 @@ async def settle_in(store: Store, tenant: str, queue: str = "q") -> Estate:
     )
 
 
+def unknown(mine: Estate) -> Estate:
+    """Names of nothing: ids that are reserved and were never given out, as far apart as others."""
+    there = SIZE // 2 - min(mine.ids) % SIZE
+    values: dict[str, Any] = {
+        field: value + there if isinstance(value, int) else "0" * 32
+        for field, value in msgspec.structs.asdict(mine).items()
+    }
+    return Estate(**values)
+
+
 def cron(every_ms: int) -> CronSpec:
     return CronSpec(name="cron", queue="crons", schedule=Every(every_ms=every_ms), payload=b'"c"')
 
@@ -123,6 +133,11 @@ async def inventory(store: Store, tenant: str, also: Iterable[int] = ()) -> dict
         "bulks": [await store.open_bulk(tenant, name) for name in BULKS[:2]],
     }
     return msgspec.to_builtins(seen)  # type: ignore[no-any-return]
+
+
+def ids_of(found: dict[str, Any]) -> list[int]:
+    """Of the jobs of an inventory."""
+    return [job["id"] for jobs in found["jobs"].values() for job in jobs]
 
 
 async def _tried(look: Any) -> Any:

@@ -207,7 +207,7 @@ COMMANDS: Final[dict[str, Rows]] = {
 class Asked:
     """A request for a route: what stands in its path, behind it, and in its body."""
 
-    def __init__(self, body: object = None, query: str = "", **params: object) -> None:
+    def __init__(self, body: Any = None, query: str = "", **params: object) -> None:
         self.body = body
         self.query = query
         self.params = params

@@ -169,8 +169,10 @@ async def test_commands_look_who_asks_and_administrators_are_written_down() -> N
             wipe = {"cmd": "WIPE", "queue": "q"}
             assert refused(await worker.post("/v1/command", wipe), 403, "forbidden", "queue")
             auth = {"cmd": "AUTH", "token": "admin"}
+            assert refused(await worker.post("/v1/command", auth), 409, "conflict", "token")
+            auth["token"] = "worker"
             answer = await worker.post("/v1/command", auth)
-            assert answer.json == {"ok": True, "name": "admin", "pushed": 0}
+            assert answer.json == {"ok": True, "name": "worker", "pushed": 0}
             auth["token"] = "nobody"
             assert refused(await worker.post("/v1/command", auth), 401, "unauthenticated")
         async with await up.client("admin") as admin:

@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.kernel.blocks import SIZE
 from penstock.model.event import Event
 from penstock.model.job import JobSpec
 from penstock.protocol.table import name_of
 from penstock.server.routes import ROUTES as SERVED
 from penstock.server.tcp import COMMANDS as SPOKEN
 from tests.server.client import Client, events_of
-from tests.server.estate import Estate, Names, inventory, long_ago, settle_in
+from tests.server.estate import Estate, Names, ids_of, inventory, long_ago, settle_in, unknown
 from tests.server.matrix import COMMANDS, ROUTES
 from tests.server.whole import STREAMS, WAYS, Way, Whole, everything, secret, serving
 
@@ -46,26 +45,12 @@ class World:
         self.seen: list[Event] = []  # what happened to ada's things meanwhile
 
     async def ids(self, bob: str) -> list[int]:
-        return _ids(await inventory(self.up.store, bob))
+        return ids_of(await inventory(self.up.store, bob))
 
     async def inventory(self, bob: str, before: list[int]) -> tuple[Names, Any]:
         found = await inventory(self.up.store, bob)
-        names = Names(self.theirs.ids, [*before, *_ids(found)])
+        names = Names(self.theirs.ids, [*before, *ids_of(found)])
         return names, names.renamed(found)
-
-
-def _ids(found: dict[str, Any]) -> list[int]:
-    return [job["id"] for jobs in found["jobs"].values() for job in jobs]
-
-
-def unknown(mine: Estate) -> Estate:
-    """Names of nothing: ids that are reserved and were never given out, as far apart as others."""
-    there = SIZE // 2 - min(mine.ids) % SIZE
-    values: dict[str, Any] = {
-        field: value + there if isinstance(value, int) else "0" * 32
-        for field, value in msgspec.structs.asdict(mine).items()
-    }
-    return Estate(**values)
 
 
 @asynccontextmanager

@@ -68,9 +68,12 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
         principal = session.principal
         for run in runs:
             principal.require("push", run.queue)
-            if run.depends_on is not None and not principal.everywhere:
-                named = chain.from_iterable(run.depends_on)
-                await require_dependencies(principal, session.store, tenant, named)
+        if not principal.everywhere:
+            waited_for = (ids for run in runs if run.depends_on for ids in run.depends_on)
+            named = chain.from_iterable(waited_for)
+            await require_dependencies(principal, session.store, tenant, named)
+        if self.bulk is not None:
+            await require_bulk(principal, session.store, tenant, self.bulk)
         pushed = await session.store.push(
             tenant,
             runs,

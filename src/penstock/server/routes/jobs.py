@@ -26,7 +26,7 @@ from penstock.protocol.http_shown import (
     ResultShown,
 )
 from penstock.protocol.http_types import NameOrNone, Tag, WaitMs
-from penstock.protocol.reach import explained, require_dependencies
+from penstock.protocol.reach import explained, require_bulk, require_dependencies
 from penstock.server.routes.paging import Cursor, Limit, page
 from penstock.server.routing import Either, Route
 from penstock.server.service import Call
@@ -54,6 +54,8 @@ async def push(call: Call) -> PushedJobs:
         await _check_dependencies(call, [said])
         return PushedJobs.of(await call.store.push(call.tenant, [run_of(queue, [said])]))
     await _check_dependencies(call, said.jobs)
+    if said.bulk is not None:
+        await require_bulk(call.principal, call.store, call.tenant, said.bulk)
     pushed = await call.store.push(
         call.tenant,
         [run_of(queue, said.jobs)] if said.jobs else [],
