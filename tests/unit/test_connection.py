@@ -345,6 +345,20 @@ async def test_an_answer_that_is_too_large_is_refused_and_a_claim_given_back() -
 
 
 @looped
+async def test_a_watcher_that_is_ended_as_soon_as_it_is_begun_leaves_nothing() -> None:
+    rig = Rig()
+    wire = rig.wire()
+    wire.say(Watch(watch=1), Unwatch(watch=1), Watch(watch=2), Watch(watch=2))
+    await turns()
+    assert len(rig.store.engine._watchers) == 1
+    wire.connection.data_received(framed(Watch(watch=3)) + b"\xff" * 8)
+    await turns()
+    assert wire.is_closing()
+    assert not rig.store.engine._watchers
+    await rig.close()
+
+
+@looped
 async def test_a_watcher_that_does_not_read_costs_no_more_than_the_mark() -> None:
     rig = Rig()
     wire = rig.wire()

@@ -577,10 +577,14 @@ class Connection(asyncio.Protocol):
 
     def start(self, name: object, work: Coroutine[Any, Any, None]) -> None:
         self.stop(name)
-        if self._closing:
-            work.close()
+        # Begun at once: a task that is cancelled before its first step never learns of it, and
+        # could not let go of what it was given.
+        task = begin(work)
+        if task is None:
             return
-        task = self._loop.create_task(work)
+        if self._closing:
+            task.cancel()
+            return
         self._work[name] = task
         task.add_done_callback(partial(self._ended, name))
 
