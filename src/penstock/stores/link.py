@@ -30,7 +30,9 @@ from penstock.protocol.command import Answer, Refusal, Request
 from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, BadFrame, Frames, Message
 from penstock.protocol.native import Abandon, Hello, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
+from penstock.protocol.native_push import PushRun
 from penstock.stores.forking import not_for_children
+from penstock.stores.joining import Joined
 from penstock.stores.watching import Watcher
 
 PUSHES: Final = 512  # in flight: fewer than the answers that a producer is remembered by
@@ -179,6 +181,7 @@ class Link:
         self._patience_s = patience_s
         self._before = before  # done before each attempt to connect; says whom we look for
         self._keep = keep  # connected, also while nobody waits
+        self.joined = Joined(loop, self._submit_joined, self.number)
         self._sequence = 0
         self._number = 0
         self._wire: _Wire | None = None
@@ -201,9 +204,10 @@ class Link:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def next_sequence(self) -> int:
+    def number(self, push: PushRun) -> None:
+        """Give a push that names no producer a number of ours: repeated, it is no duplicate."""
         self._sequence += 1
-        return self._sequence
+        push.producer, push.sequence = self.producer, self._sequence
 
     async def ask(self, request: Request, *, repeat: bool = False, push: bool = False) -> Any:
         """The answer. Raises what the server raised."""
@@ -231,6 +235,8 @@ class Link:
         """Have it sent as soon as it can be, in order."""
         if self._closed:
             raise Unavailable("the store is closed")
+        if self.joined:
+            self.joined.flush()  # what came before goes before
         entry = self._entry(request, repeat, push)
         if self._backlog or not self._may_send(entry):
             self._backlog.append(entry)
@@ -240,6 +246,12 @@ class Link:
         else:
             self._send(entry)
         return entry
+
+    def _submit_joined(self, push: PushRun, repeat: bool) -> "asyncio.Future[Answer]":
+        sent = self.submit(push, repeat=repeat, push=True).future
+        if self._out:
+            self._write_out()  # this is the end of the turn already
+        return sent
 
     def _entry(self, request: Request, repeat: bool, push: bool) -> Entry:
         self._number += 1
@@ -584,6 +596,7 @@ class Link:
         """Whoever waits is told that it is over; what has been said is sent."""
         if self._closed:
             return
+        self.joined.flush()
         self._flush()
         self._closed = True
         if self._timer is not None:

@@ -49,6 +49,7 @@ from penstock.model.store import (
 from penstock.protocol import native, native_look, native_manage, native_push, native_work
 from penstock.protocol.command import Answer
 from penstock.protocol.runs import packed_run, spoken
+from penstock.stores.joining import joinable
 from penstock.stores.link import Link, Target
 from penstock.stores.watching import Watcher
 
@@ -131,6 +132,8 @@ class RemoteStore(Store):
                 tenant, runs, producer, sequence, bulk, part, durability, contents=False
             )
             self._last_tenant, self._last_options = tenant, runs[0].options[0]
+        if plain and joinable(runs[0]):
+            return await link.joined.push(tenant, runs[0])
         request = native_push.PushRun(
             tenant=tenant,
             runs=tuple(map(packed_run, runs)),
@@ -141,8 +144,7 @@ class RemoteStore(Store):
             durability=durability,
         )
         if producer is None:
-            request.producer = link.producer
-            request.sequence = link.next_sequence()
+            link.number(request)
         try:
             answer = await link.submit(request, repeat=True, push=True).future
         except Overloaded as error:

@@ -1,0 +1,134 @@
+"""Plain pushes of one turn of the loop travel as one: what is said once costs once.
+
+A program that pushes many jobs at a time, each by itself, would pay a message, a check and a record
+for each of them. Pushes that differ in nothing but their payloads and are made in one turn become
+one run here; each caller is answered with the ids of its own jobs. The whole is taken in or
+nothing of it: then each goes by itself, so that whoever is refused is refused alone.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from penstock.model.errors import Overloaded, PenstockError, Unavailable
+from penstock.model.job import MAX_BATCH, JobOptions, Run
+from penstock.model.store import Pushed, PushedRun
+from penstock.protocol.native_push import PushRun, RunPushed
+from penstock.protocol.runs import packed_run
+
+SMALL: Final = 100  # jobs: a larger push gains nothing by company
+MOST_BYTES: Final = 4 << 20  # of payloads that travel together
+
+Item = tuple[Run, "asyncio.Future[Pushed]"]
+Send = Callable[[PushRun, bool], "asyncio.Future[Any]"]
+
+
+def joinable(run: Run) -> bool:
+    """Whether a plain run may be put behind another: its ends are those of its data."""
+    ends = run.ends
+    return 0 < len(ends) <= SMALL and ends[-1] == len(run.data)
+
+
+class Joined:
+    """The pushes of one connection. `send` has one sent; `named` gives it a producer's number."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, send: Send, named: Callable[[PushRun], None]
+    ) -> None:
+        self._loop = loop
+        self._send = send
+        self._named = named
+        self._groups: dict[tuple[str, str, JobOptions], list[Item]] = {}
+        self._last: tuple[str, str, JobOptions, list[Item]] | None = None  # the newest group
+
+    def __bool__(self) -> bool:
+        """Whether anything waits for the end of the turn."""
+        return bool(self._groups)
+
+    def push(self, tenant: str, run: Run) -> "asyncio.Future[Pushed]":
+        """Have these jobs pushed with whatever is like them in this turn."""
+        future: asyncio.Future[Pushed] = self._loop.create_future()
+        options, last = run.options[0], self._last
+        if last and last[2] is options and last[1] == run.queue and last[0] == tenant:
+            last[3].append((run, future))
+            return future
+        if not self._groups:
+            self._loop.call_soon(self.flush)
+        group = self._groups.setdefault((tenant, run.queue, options), [])
+        self._last = (tenant, run.queue, options, group)
+        group.append((run, future))
+        return future
+
+    def flush(self) -> None:
+        """Send what has gathered: at the end of the turn, or before something that came later."""
+        groups, self._groups, self._last = self._groups, {}, None
+        for (tenant, _, _), items in groups.items():
+            part: list[Item] = []
+            jobs = size = 0
+            for item in items:
+                if item[1].done():  # nobody waits for it any more, and it was never sent
+                    continue
+                run = item[0]
+                if part and (jobs + len(run) > MAX_BATCH or size + len(run.data) > MOST_BYTES):
+                    self._begin(tenant, part)
+                    part, jobs, size = [], 0, 0
+                part.append(item)
+                jobs += len(run)
+                size += len(run.data)
+            if part:
+                self._begin(tenant, part)
+
+    def _begin(self, tenant: str, items: Sequence[Item], *, numbered: bool = True) -> None:
+        run = items[0][0] if len(items) == 1 else _one(items)
+        request = PushRun(tenant=tenant, runs=(packed_run(run),))
+        if numbered:
+            self._named(request)
+        try:
+            sent = self._send(request, numbered)
+        except PenstockError as error:
+            _fail(items, error)
+            return
+        sent.add_done_callback(partial(self._answered, tenant, items, numbered))
+
+    def _answered(
+        self, tenant: str, items: Sequence[Item], numbered: bool, sent: "asyncio.Future[RunPushed]"
+    ) -> None:
+        error = Unavailable("the store is closed") if sent.cancelled() else sent.exception()
+        if error is None:
+            first = sent.result().first
+            for run, future in items:
+                if not future.done():
+                    future.set_result(Pushed((PushedRun(first, len(run)),)))
+                first += len(run)
+        elif numbered and isinstance(error, Overloaded) and error.field == "producer":
+            # The server remembers as many producers as it can: ours has to do without.
+            self._begin(tenant, items, numbered=False)
+        elif len(items) == 1 or isinstance(error, Unavailable):
+            _fail(items, error)
+        else:
+            for item in items:
+                self._begin(tenant, [item])
+
+
+def _one(items: Sequence[Item]) -> Run:
+    ends, total = array("I"), 0
+    for run, _ in items:
+        if total:
+            ends.extend([total + end for end in run.ends])
+        else:
+            ends.extend(run.ends)
+        total += len(run.data)
+    return Run(
+        queue=items[0][0].queue,
+        data=b"".join([run.data for run, _ in items]),
+        ends=ends,
+        options=items[0][0].options,
+    )
+
+
+def _fail(items: Sequence[Item], error: BaseException) -> None:
+    for _, future in items:
+        if not future.done():
+            future.set_exception(error)
