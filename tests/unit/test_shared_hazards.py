@@ -314,6 +314,50 @@ def test_everybody_who_waits_to_own_the_path_is_told(url: str) -> None:
     play(case)
 
 
+# -- heirs -----------------------------------------------------------------------------------------
+
+
+def test_one_of_many_heirs_gets_the_path(url: str) -> None:
+    async def case() -> None:
+        owner, *stores = [await shared(url) for _ in range(6)]
+        ids: list[int] = []
+        while stores:
+            pushing = [asyncio.ensure_future(push(store)) for store in stores]
+            heirs = [asyncio.ensure_future(store.changed_hands()) for store in stores]
+            await owner.close()
+            for pushed in await asyncio.gather(*pushing):
+                ids += pushed
+            await asyncio.wait(heirs, return_when=asyncio.FIRST_COMPLETED)
+            (owner,) = [store for store in stores if store.owned]
+            stores.remove(owner)
+            for heir in heirs:
+                heir.cancel()
+        await owner.close()
+        assert len(set(ids)) == 5 + 4 + 3 + 2 + 1
+        last = await open_store(url, share=False)
+        assert None not in await last.get("default", ids)
+        await last.close()
+        await only_this_task()
+
+    play(case)
+
+
+def test_a_store_is_opened_while_its_owner_closes_it(url: str) -> None:
+    async def case() -> None:
+        owner = await shared(url)
+        for turn in range(20):
+            opening = asyncio.ensure_future(shared(url))
+            for _ in range(turn):
+                await asyncio.sleep(0)
+            await owner.close()
+            owner = await opening
+            assert await push(owner)
+        await owner.close()
+        await only_this_task()
+
+    play(case)
+
+
 # -- what an heir may meet -------------------------------------------------------------------------
 
 

@@ -172,6 +172,8 @@ class Connection(asyncio.Protocol):
         if refusal is not None:
             self._put(refusal, "msgpack")
             self.close()
+        elif self.listener.ending:
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = self._closing = True

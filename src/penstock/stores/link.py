@@ -495,6 +495,8 @@ class Link:
                 _, wire = await loop.create_connection(
                     lambda: _Wire(self), target.host, target.port
                 )
+            if wire.gone.done():
+                raise Unavailable(f"{target} ended the connection as soon as it was made")
             self._wire = wire
             self._greeting = greeting
             hello = Hello(token=target.token, client=f"penstock/{__version__}", req_id=0)
@@ -506,7 +508,7 @@ class Link:
         if not _HEAD.decode(message).ok:
             raise _refused(message)
         if self._wire is None:
-            raise Unavailable(f"{target} ended the connection as soon as it was made")
+            raise Unavailable(f"{target} ended the connection as soon as it was heard")
         if self._closed:
             raise Unavailable("the store is closed")
         return _decoder(Welcome).decode(message)  # type: ignore[no-any-return]

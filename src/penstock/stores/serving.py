@@ -77,6 +77,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._paths: list[tuple[Path, int]] = []  # with the inode that is ours
         self._left_behind: set[asyncio.Task[Any]] = set()  # by connections that are gone
+        self.ending = False  # who comes now was let in by the system, not by us
         self._empty: asyncio.Event | None = None  # set when the last connection has ended
         self._timer: asyncio.TimerHandle | None = None
         not_for_children(self)
@@ -185,8 +186,7 @@ class Listener:
         Nobody new is let in. Whoever is connected may say everything but claim until the last job
         claimed from here has ended, or the time is up.
         """
-        for server in self._servers:
-            server.close()
+        await self._shut_the_door()
         self.gate.shut()
         if self._connections:
             await self.gate.idle(grace_s)
@@ -195,8 +195,7 @@ class Listener:
     async def hand_over(self, within_s: float = FLUSH_S) -> None:
         """End as if by accident, but with every answer that there is: clients turn to whoever
         serves the store next and ask again what they were not answered."""
-        for server in self._servers:
-            server.close()
+        await self._shut_the_door()
         for connection in list(self._connections):
             connection.hand_over()
         await self._answered(within_s)
@@ -212,11 +211,20 @@ class Listener:
             turns += 1
             await asyncio.sleep(0 if turns < TURNS else LOOK_S)
 
+    async def _shut_the_door(self) -> None:
+        """Accept nobody more. Who has just been accepted is still given a connection, and loses it
+        at once: asyncio forgets it otherwise, and its peer would wait for a greeting."""
+        self.ending = True
+        for number in self.sockets():
+            self.loop.remove_reader(number)
+        await asyncio.sleep(0)
+        for server in self._servers:
+            server.close()
+
     async def close(self, flush_s: float = FLUSH_S) -> None:
         """End every connection once what is under way is answered, and the answers are sent, or
         the time for it is up."""
-        for server in self._servers:
-            server.close()
+        await self._shut_the_door()
         if self._timer is not None:
             self._timer.cancel()
         for connection in list(self._connections):
