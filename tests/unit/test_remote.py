@@ -359,7 +359,8 @@ async def test_only_so_many_pushes_are_in_flight(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(links, "PUSHES", 4)
     async with World() as world:
         link = world.store._link()
-        tasks = [asyncio.ensure_future(world.store.push("default", ONE)) for _ in range(50)]
+        runs = [[Run.pack("q", [b"1"], keys=[f"k{number}"])] for number in range(50)]  # go apart
+        tasks = [asyncio.ensure_future(world.store.push("default", run)) for run in runs]
         await asyncio.sleep(0)
         assert (link._pushes, len(link._backlog)) == (4, 46)
         waiting = asyncio.ensure_future(world.store.health())

@@ -65,13 +65,20 @@ class Tenure:
     async def _last(self) -> None:
         try:
             await self._over.wait()
+        except asyncio.CancelledError:
+            await self._hand_over()
+            raise
+        # Not in a `finally`: a task whose loop is gone is closed by whoever collects the garbage,
+        # in the midst of another loop.
+        await self._hand_over()
+
+    async def _hand_over(self) -> None:
+        try:
+            await self._leave()
+            await self._listener.hand_over()
         finally:
-            try:
-                await self._leave()
-                await self._listener.hand_over()
-            finally:
-                await self.store.close()
-                _living.discard(self)
+            await self.store.close()
+            _living.discard(self)
 
     async def end(self) -> None:
         """Hand the path over, from whichever loop. Whoever is cancelled meanwhile only stops
