@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, Final
 
 from penstock.model.errors import PenstockError, Unavailable
-from penstock.model.job import JobOptions, JobSpec, Run
+from penstock.model.job import JobOptions, Run
 from penstock.model.policy import Backoff
 from penstock.open import open_store
 from penstock.stores import durable, link
@@ -36,7 +36,8 @@ LEASE_MS: Final = 1_000  # so that what a killed worker had comes back soon
 WAIT_MS: Final = 300
 ATTEMPTS: Final = 100  # more than owners are killed under one job
 SOON: Final = Backoff(kind="fixed", base_ms=8, cap_ms=8, jitter="none")
-PATIENT: Final = JobOptions(max_attempts=ATTEMPTS, backoff=SOON)
+# Kept for as long as anybody looks, however many there are.
+LASTING: Final = JobOptions(max_attempts=ATTEMPTS, backoff=SOON, retain_ms=3_600_000)
 
 
 def say(word: str) -> None:
@@ -78,11 +79,12 @@ class Web:
     async def step(self) -> None:
         count = self.draw.choice((1, 1, 1, 1, 5, 40))
         payloads = self.store.payloads(count)
-        run = Run.pack(QUEUE, payloads, PATIENT)
+        run = Run.pack(QUEUE, payloads, LASTING)
         if count == 1 and self.draw.random() < 0.3:
             key = f"k{self.draw.randrange(KEYS)}"
-            spec = JobSpec(payload=payloads[0], key=key, max_attempts=ATTEMPTS, backoff=SOON)
-            run = Run.of(QUEUE, [spec])
+            run = Run(
+                queue=run.queue, data=run.data, ends=run.ends, options=run.options, keys=[key]
+            )
         await self.store.push([run])
         await asyncio.sleep(self.draw.choice((0, 0.01, 0.03)))
 

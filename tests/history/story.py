@@ -4,7 +4,7 @@
 excuses the store, and as one that did not wherever that excuses it.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
@@ -172,6 +172,11 @@ class Case:
     def born(self) -> list[Life]:
         """The jobs that an answered push created, by id."""
         return [life for _, life in sorted(self.lives.items()) if life.created]
+
+    @cached_property
+    def born_in(self) -> Counter[str]:
+        """How many of them each queue has."""
+        return Counter(life.queue for life in self.born)
 
     def _note_pushes(self) -> None:
         for push in self.of(r.Push):

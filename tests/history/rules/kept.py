@@ -76,7 +76,7 @@ def _retention_over(case: Case, life: Life, one: Saying) -> bool:
     finishes = _finishes(life, one)
     if finishes and said.retain_ms is None:
         most = min(c.retain_count for c in configs)
-        if sum(1 for other in case.born if other.queue == one.queue) > most:
+        if case.born_in[one.queue] > most:
             return True
     return min(finishes, default=NEVER) + retain <= now or (
         min(_deaths(case, life), default=NEVER) + dead <= now
