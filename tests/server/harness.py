@@ -103,7 +103,7 @@ async def running(
     try:
         yield up
     finally:
-        await server.stop()
+        await server.stop(0)
         await store.close()
 
 

@@ -13,7 +13,6 @@ import socket
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -271,10 +270,10 @@ class Connection(asyncio.Protocol):
         self._working = False
         frames = self._frames
         came = 0
-        until = monotonic() + TURN_S
+        until = self.listener.now() + TURN_S
         try:
             while not self._full() and not self._closing:
-                if came == TURN or (came & 15 == 15 and monotonic() > until):
+                if came == TURN or (came & 15 == 15 and self.listener.now() > until):
                     self._working = True
                     self._loop.call_soon(self._take)
                     break
