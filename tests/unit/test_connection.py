@@ -1,6 +1,7 @@
 """Connections: order, pipelining, bounds, deadlines, and how they end."""
 
 import asyncio
+import itertools
 import json
 import math
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,7 @@ from penstock.protocol.native_manage import Configure, Purge, Queues
 from penstock.protocol.native_push import PushRun
 from penstock.protocol.native_work import Claim, Complete, Release
 from penstock.stores import connection as connections
+from penstock.stores.connection import TURN_S
 from tests.unit.served import Rig, Tokens, framed, turns
 
 HOUR = 3_600_000
@@ -65,6 +67,21 @@ async def test_what_comes_in_one_read_is_answered_in_one_write() -> None:
     wire.say(*(push(number) for number in range(1, 101)))
     assert len(wire.writes) == 1
     assert [answer["reqId"] for answer in wire.told()] == list(range(1, 101))
+    await rig.close()
+
+
+@looped
+async def test_a_turn_ends_when_its_time_is_up_and_the_next_goes_on() -> None:
+    rig = Rig()
+    wire = rig.wire()
+    clock = itertools.count()
+    rig.listener.now = lambda: next(clock) * TURN_S  # every look at the clock takes a turn's time
+    wire.say(*(push(number) for number in range(1, 101)))
+    first = [answer["reqId"] for answer in wire.told()]
+    assert 0 < len(first) < 100  # others are served in between
+    await turns()
+    rest = [answer["reqId"] for answer in wire.told()]
+    assert [*first, *rest] == list(range(1, 101))
     await rig.close()
 
 
