@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import math
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, ClassVar
@@ -52,12 +51,6 @@ def push(number: Any = None, queue: str = "q", count: int = 1) -> PushRun:
 
 
 # -- answers ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def a_turn_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much is done in a turn is counted here, not timed: the machine may be busy."""
-    monkeypatch.setattr(connections, "TURN_S", math.inf)
 
 
 @looped
