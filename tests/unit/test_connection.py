@@ -21,6 +21,7 @@ from penstock.protocol.native_push import PushRun
 from penstock.protocol.native_work import Claim, Complete, Release
 from penstock.stores import connection as connections
 from penstock.stores.connection import TURN_S
+from penstock.stores.payloads import Chunks
 from tests.unit.served import Rig, Tokens, framed, turns
 
 HOUR = 3_600_000
@@ -340,6 +341,33 @@ async def test_only_so_many_requests_are_in_hand() -> None:
     await turns()
     assert [answer["reqId"] for answer in wire.told()] == list(range(8))
     assert (await rig.store.health()).detail["waiting_claims"] == 7
+    assert wire.is_reading()
+    await rig.close()
+
+
+@looped
+async def test_only_a_few_requests_with_large_answers_are_in_hand_at_a_time() -> None:
+    """They are read from a disk while the peer may read nothing: all at once would fill memory."""
+    rig = Rig()
+    fetch, reading = rig.store.engine.fetch, asyncio.Event()
+    begun = 0
+
+    async def slowly(chunks: list[int]) -> Chunks:
+        nonlocal begun
+        begun += 1
+        await reading.wait()
+        return await fetch(chunks)
+
+    rig.store.engine.fetch = slowly  # type: ignore[method-assign,assignment]
+    await rig.store.push("default", [Run.pack("q", [b"1"])])
+    wire = rig.wire()
+    wire.say(*(Get(ids=[1], req_id=number) for number in range(50)), Ping(req_id="later"))
+    await turns()
+    assert begun == connections.LARGE
+    assert not wire.is_reading()
+    reading.set()
+    await turns(50)
+    assert len(wire.told()) == 51
     assert wire.is_reading()
     await rig.close()
 

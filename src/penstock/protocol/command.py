@@ -96,6 +96,7 @@ class Request(msgspec.Struct, kw_only=True, tag_field="cmd"):
     answer: ClassVar[type[Answer]] = Answer
     audited: ClassVar[bool] = False  # an action of an administrator: the audit log has it
     waits: ClassVar[bool] = False  # for what may never come: ends with whoever asked
+    large: ClassVar[bool] = False  # the answer may be: few of them are in hand at a time
     req_id: ReqId = msgspec.field(name="reqId", default=UNSET)
 
     async def call(self, session: Session) -> Answer:

@@ -140,6 +140,7 @@ class Dlq(Request, tag="DLQ", kw_only=True):
     """The dead letters of a queue, by id."""
 
     answer: ClassVar[type[Answer]] = WireJobs
+    large: ClassVar[bool] = True
     queue: str
     count: int | None = None  # 100; at most 1000
 

@@ -112,6 +112,7 @@ class GetJob(Request, tag="GETJOB", kw_only=True):
     """A job and its state."""
 
     answer: ClassVar[type[Answer]] = JobAndState
+    large: ClassVar[bool] = True
     id: int
 
     async def call(self, session: Session) -> JobAndState:
@@ -156,6 +157,7 @@ class GetJobByCustomId(Request, tag="GETJOBBYCUSTOMID", kw_only=True):
     """
 
     answer: ClassVar[type[Answer]] = JobAndState
+    large: ClassVar[bool] = True
     job_id: str = ""
     job_id_camel: str = msgspec.field(name="jobId", default="")
     custom_id: str = msgspec.field(name="customId", default="")
@@ -181,6 +183,7 @@ class GetJobsBatch(Request, tag="GETJOBSBATCH", kw_only=True):
     """Jobs by their ids, with their states; those that are not there are left out."""
 
     answer: ClassVar[type[Answer]] = WireJobs
+    large: ClassVar[bool] = True
     ids: list[int]
 
     async def call(self, session: Session) -> WireJobs:
@@ -201,6 +204,7 @@ class GetJobs(Request, tag="GETJOBS", kw_only=True):
     """Jobs of a queue, or of all that are in sight, by id: those from `offset` on."""
 
     answer: ClassVar[type[Answer]] = JobsAndTotal
+    large: ClassVar[bool] = True
     queue: str | None = None
     state: str | None = None  # waiting, delayed, waiting-children, active, completed or failed
     limit: int | None = None  # 100; at most 1000

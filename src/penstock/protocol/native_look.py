@@ -24,6 +24,7 @@ class Get(Native, kw_only=True, tag="GET"):
     """The jobs of these ids."""
 
     answer: ClassVar[type[Answer]] = Jobs
+    large: ClassVar[bool] = True
 
     ids: list[int]
 
@@ -81,6 +82,7 @@ class Find(Native, kw_only=True, tag="FIND"):
     """Jobs of a queue by ascending id."""
 
     answer: ClassVar[type[Answer]] = Found
+    large: ClassVar[bool] = True
 
     queue: str
     state: State | None = None

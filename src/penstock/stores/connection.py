@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.stores.serving import Listener
 
 TURN: Final = 128  # requests that one connection is given in one turn of the loop
+LARGE: Final = 8  # requests in hand that may have large answers: they come together from a disk
 TURN_S: Final = 0.002  # … or the time, if that is less: a request may take a while
 HIGH_WATER: Final = 512 * 1024  # unsent bytes at which we stop reading …
 LOW_WATER: Final = 128 * 1024  # … until there are no more than these
@@ -140,6 +141,7 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self._room: asyncio.Event | None = None  # for those who wait until it does
         self._held: dict[Held, None] = {}
+        self._large = 0  # of those, how many may have large answers
         self._numbered: dict[ReqId, Held] = {}
         self._most = listener.limits.requests
         self._line: deque[Reply] = deque()
@@ -304,6 +306,7 @@ class Connection(asyncio.Protocol):
             self._stuck
             or self._finishing
             or len(self._held) >= self._most
+            or self._large >= LARGE
             or self._lined > HIGH_WATER
             or len(self._line) >= self._most
         )
@@ -392,6 +395,7 @@ class Connection(asyncio.Protocol):
         held = Held(request, face, reply)
         held.task = task
         self._held[held] = None
+        self._large += request.large
         if reply is None:
             self._numbered[number] = held
         task.add_done_callback(partial(self._done, held))
@@ -399,6 +403,7 @@ class Connection(asyncio.Protocol):
     def _done(self, held: Held, task: "asyncio.Task[Answer]") -> None:
         request, number = held.request, held.request.req_id
         del self._held[held]
+        self._large -= request.large
         if self._numbered.get(number) is held:
             del self._numbered[number]
         answer: Answer | Refusal
