@@ -80,7 +80,7 @@ class Web:
         count = self.draw.choice((1, 1, 1, 1, 5, 40))
         payloads = self.store.payloads(count)
         run = Run.pack(QUEUE, payloads, LASTING)
-        if count == 1 and self.draw.random() < 0.3:
+        if count == 1 and self.draw.random() < 0.03:  # the checker compares them pair by pair
             key = f"k{self.draw.randrange(KEYS)}"
             run = Run(
                 queue=run.queue, data=run.data, ends=run.ends, options=run.options, keys=[key]

@@ -538,6 +538,7 @@ from penstock.stores import shared
 async def as_child(store):
     try:
         await store.push_jobs("default", "work", [JobSpec()])
+        await store.close()
         print("pushed", flush=True)
     except Exception as error:
         print(error, flush=True)
