@@ -315,6 +315,7 @@ def test_heirs_are_killed_while_they_recover(scheme: str, tmp_path: Path) -> Non
     play(scheme, tmp_path, story, "--hesitate")
 
 
+@pytest.mark.long
 def test_a_server_beside_an_owner_serves_the_same_jobs(tmp_path: Path) -> None:
     """`penstock serve` is one of the many: a client of the owner, and its heir."""
 
