@@ -286,6 +286,7 @@ async def test_what_ends_every_connection_is_not_repeated_for_ever() -> None:
 @looped
 async def test_a_peer_that_is_silent_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "SILENCE_S", 0.02)
+    monkeypatch.setattr(links, "REPEATS", 0)  # it is told, and not asked again
     async with World() as world:
         waiting = asyncio.ensure_future(world.store.claim("default", ["q"], wait_ms=60_000))
         await asyncio.sleep(0.1)  # it is asked, and answers
