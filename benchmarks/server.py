@@ -52,8 +52,8 @@ from benchmarks._server_client import (
 from penstock.model.job import Codec, JobOptions, Run
 from penstock.protocol.native_push import PushRun, RunPushed
 from penstock.protocol.runs import packed_run
-from penstock.stores.link import Target as Server
 from penstock.stores.remote import RemoteStore
+from penstock.stores.target import Target as Server
 
 ROUNDS: Final = 5
 BATCHES: Final = (1, 10, 100, 1_000, 10_000)

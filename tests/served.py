@@ -8,8 +8,9 @@ from penstock.open import open_store
 from penstock.protocol.access import OpenToAll
 from penstock.server.tcp import tcp_listener
 from penstock.stores.embedded import EmbeddedStore
-from penstock.stores.remote import RemoteStore, target_of
+from penstock.stores.remote import RemoteStore
 from penstock.stores.serving import Listener
+from penstock.stores.target import target_of
 from penstock.telemetry.meter import Meter
 from penstock.telemetry.store import Telemetry
 

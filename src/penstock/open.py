@@ -16,8 +16,9 @@ from penstock.stores.durable import open_durable
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal.base import Journal
 from penstock.stores.journal.settings import Settings
-from penstock.stores.remote import RemoteStore, target_of
+from penstock.stores.remote import RemoteStore
 from penstock.stores.shared import SharedStore
+from penstock.stores.target import target_of
 
 
 async def open_store(

@@ -14,7 +14,8 @@ from penstock.protocol.table import name_of
 from penstock.server import auth
 from penstock.server.routes import ROUTES as SERVED
 from penstock.server.tcp import COMMANDS as SPOKEN
-from penstock.stores.remote import RemoteStore, target_of
+from penstock.stores.remote import RemoteStore
+from penstock.stores.target import target_of
 from tests.server.client import written
 from tests.server.estate import settle_in
 from tests.server.matrix import COMMANDS, ROUTES

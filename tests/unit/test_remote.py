@@ -27,8 +27,9 @@ from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.native import NATIVE
 from penstock.stores import link as links
 from penstock.stores.embedded import EmbeddedStore
-from penstock.stores.remote import RemoteStore, target_of
+from penstock.stores.remote import RemoteStore
 from penstock.stores.serving import Listener, ServingLimits
+from penstock.stores.target import target_of
 from tests.unit.served import Tokens, turns
 from tests.unit.test_connection import looped
 

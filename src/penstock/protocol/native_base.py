@@ -38,8 +38,8 @@ async def require_job(
         principal.require(scope)
         if principal.reaches_all(scope):
             return
-    (job,) = await in_sight(session, tenant, [job_id])
-    if job is None:
+    (job,) = await session.store.standing(tenant, [job_id])  # and not its payload
+    if job is None or not principal.sees(job.queue):
         raise NotFound(f"job {job_id} is not known", "job_id")
     if scope is not None:
         principal.require(scope, job.queue)

@@ -27,10 +27,11 @@ from penstock.model.errors import (
 )
 from penstock.protocol.access import ANYBODY, NOBODY, Principal, not_accepted
 from penstock.protocol.audited import INTERRUPTED, REFUSED, audited
-from penstock.protocol.command import Answer, Encoding, Figures, Refusal, ReqId, Request, Session
+from penstock.protocol.command import Answer, Encoding, Refusal, ReqId, Request
 from penstock.protocol.framing import BRACE, HEADER, BadFrame, Frames, Message
 from penstock.protocol.table import name_of
 from penstock.stores.eager import begin
+from penstock.stores.face import ENCODERS, Face
 from penstock.stores.forking import not_for_children
 
 if TYPE_CHECKING:
@@ -46,10 +47,6 @@ CHATTY: Final = (
 )  # unsent bytes that are not answers: whoever does not read them goes
 JOINED: Final = 64 * 1024  # bytes after which answers do not wait for more of them
 
-_ENCODERS: Final[dict[Encoding, Any]] = {
-    "json": msgspec.json.Encoder(),
-    "msgpack": msgspec.msgpack.Encoder(),
-}
 
 _NO_LENGTH: Final = bytes(HEADER)
 
@@ -83,43 +80,6 @@ class Reply:
     def __init__(self) -> None:
         self.data: bytearray | None = None  # as it will be sent
         self.kept: Sent | None = None  # if it may be taken back
-
-
-class Face(Session):
-    """The connection as the requests of one encoding see it."""
-
-    def __init__(self, connection: "Connection", encoding: Encoding) -> None:
-        self._connection = connection
-        self.encoding = encoding
-        self.encode_into = _ENCODERS[encoding].encode_into
-        self.store = connection.listener.gate
-        self.principal = connection.principal
-        self.frame_limit = connection.listener.limits.frame_bytes
-        self.request_limit = connection.listener.limits.requests
-
-    def authenticate(self, token: str) -> Principal:
-        return self._connection.authenticate(token)
-
-    def send(self, message: msgspec.Struct) -> None:
-        self._connection.send(message, self.encoding)
-
-    async def drained(self) -> None:
-        await self._connection.drained()
-
-    def start(self, name: object, work: Coroutine[Any, Any, None]) -> None:
-        self._connection.start(name, work)
-
-    def stop(self, name: object) -> bool:
-        return self._connection.stop(name)
-
-    def figures(self, tenant: str) -> Figures:
-        figures = self._connection.listener.figures
-        if figures is None:
-            raise Unavailable("nothing is counted here")
-        return figures(tenant)
-
-    def abandon(self, request: ReqId) -> bool:
-        return self._connection.abandon(request)
 
 
 class Connection(asyncio.Protocol):
@@ -518,12 +478,12 @@ class Connection(asyncio.Protocol):
         """Encode it behind what is to be sent; nothing is copied until it is sent."""
         out = self._out
         if self._frames.lines:
-            _ENCODERS["json"].encode_into(message, out, -1)
+            ENCODERS["json"].encode_into(message, out, -1)
             out += b"\n"
             return
         at = len(out)
         out += _NO_LENGTH
-        _ENCODERS[encoding].encode_into(message, out, -1)
+        ENCODERS[encoding].encode_into(message, out, -1)
         out[at : at + HEADER] = (len(out) - at - HEADER).to_bytes(HEADER, "big")
 
     def _flush_soon(self) -> None:

@@ -12,27 +12,26 @@ import os
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import cache
 from typing import Any, Final, cast
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from penstock import __version__
 from penstock.model.errors import (
     BatchTooLarge,
     PenstockError,
     Unavailable,
-    by_code,
 )
-from penstock.model.event import Event
-from penstock.protocol.command import Answer, Refusal, Request
+from penstock.protocol.command import Answer, Request
 from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, BadFrame, Frames, Message
+from penstock.protocol.hearing import HEAD, TOLD, decoder_of, error_of, refused
 from penstock.protocol.native import Abandon, Hello, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
 from penstock.protocol.native_push import PushRun
 from penstock.stores.forking import not_for_children
 from penstock.stores.joining import Joined
+from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
 
 PUSHES: Final = 512  # in flight: fewer than the answers that a producer is remembered by
@@ -44,52 +43,6 @@ FIRST_BACKOFF_S: Final = 0.02
 LAST_BACKOFF_S: Final = 2.0
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server listens, and what we say to be let in."""
-
-    host: str = ""
-    port: int = 0
-    path: str = ""  # of a Unix socket, instead
-    token: str | None = None
-
-    def __str__(self) -> str:
-        return (
-            f"penstock+unix://{self.path}" if self.path else f"penstock://{self.host}:{self.port}"
-        )
-
-
-class _Head(msgspec.Struct):
-    """What tells whose message it is."""
-
-    ok: bool | None = None
-    req_id: int | None = msgspec.field(name="reqId", default=None)
-    watch: int | None = None
-
-
-class _Told(msgspec.Struct):
-    """An event for a watcher, or its end."""
-
-    watch: int
-    event: Event | UnsetType = UNSET
-    code: str = ""
-    error: str = ""
-
-
-_HEAD: Final = msgspec.msgpack.Decoder(_Head)
-_TOLD: Final = msgspec.msgpack.Decoder(_Told)
-_REFUSAL: Final = msgspec.msgpack.Decoder(Refusal)
-_ERRORS: Final = by_code()
-
-
-@cache
-def _decoder(answer: type[Answer]) -> Any:
-    return msgspec.msgpack.Decoder(answer)
-
-
-def error_of(code: str, message: str, field: str = "") -> PenstockError:
-    return _ERRORS.get(code, PenstockError)(message, field)
 
 
 class Entry:
@@ -397,7 +350,7 @@ class Link:
             self._pump()
 
     def _hear(self, message: Message) -> None:
-        head = _HEAD.decode(message)
+        head = HEAD.decode(message)
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_result(message)
             return
@@ -411,14 +364,14 @@ class Link:
         future = entry.future
         if not head.ok:
             if not future.done():
-                future.set_exception(_refused(message))
+                future.set_exception(refused(message))
         elif not future.done():
-            future.set_result(_decoder(entry.answer).decode(message))
+            future.set_result(decoder_of(entry.answer).decode(message))
         elif entry.late is not None:
-            entry.late(_decoder(entry.answer).decode(message))
+            entry.late(decoder_of(entry.answer).decode(message))
 
     def _told(self, message: Message) -> None:
-        told = _TOLD.decode(message)
+        told = TOLD.decode(message)
         watcher = self._watchers.get(told.watch)
         if watcher is None:
             return
@@ -505,13 +458,13 @@ class Link:
             frame[:HEADER] = (len(frame) - HEADER).to_bytes(HEADER, "big")
             wire.transport.write(frame)
             message = await greeting
-        if not _HEAD.decode(message).ok:
-            raise _refused(message)
+        if not HEAD.decode(message).ok:
+            raise refused(message)
         if self._wire is None:
             raise Unavailable(f"{target} ended the connection as soon as it was heard")
         if self._closed:
             raise Unavailable("the store is closed")
-        return _decoder(Welcome).decode(message)  # type: ignore[no-any-return]
+        return decoder_of(Welcome).decode(message)  # type: ignore[no-any-return]
 
     def _drop(self) -> None:
         if self._wire is not None:
@@ -620,11 +573,6 @@ class Link:
             await asyncio.wait([self._connecting])
         if self._wire is not None:
             await asyncio.shield(self._wire.gone)
-
-
-def _refused(message: Message) -> PenstockError:
-    refusal = _REFUSAL.decode(message)
-    return error_of(refusal.code, refusal.error, refusal.field or "")
 
 
 def _fail(entry: Entry, error: PenstockError) -> None:

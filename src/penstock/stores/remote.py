@@ -18,10 +18,9 @@ import os
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from penstock.model import checks
-from penstock.model.errors import Invalid, Overloaded, PenstockError, Unavailable
+from penstock.model.errors import Overloaded, PenstockError, Unavailable
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Codec, Job, JobError, JobOptions, Lease, LogLine, Run
 from penstock.model.lifecycle import State
@@ -50,10 +49,10 @@ from penstock.protocol import native, native_look, native_manage, native_push, n
 from penstock.protocol.command import Answer
 from penstock.protocol.runs import packed_run, spoken
 from penstock.stores.joining import joinable
-from penstock.stores.link import Link, Target
+from penstock.stores.link import Link
+from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
 
-PORT: Final = 6789
 PATIENCE_S: Final = 30.0  # how long a call waits for a server that cannot be reached
 
 
@@ -590,28 +589,6 @@ def _plain(runs: Sequence[Run]) -> bool:
         and run.headers is None
         and run.depends_on is None
     )
-
-
-def target_of(url: str, token: str | None = None) -> Target:
-    """Where a url points; a token in it may stand before the host: `penstock://:token@host`."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise Invalid(f"the url's port is wrong: {error}", "url") from None
-    if token is None:
-        said = parts.password or parts.username
-        token = None if said is None else unquote(said)
-    if parts.query or parts.fragment:
-        raise Invalid(f"{parts.scheme}:// takes no settings", "url")
-    if parts.scheme == "penstock+unix":
-        path = unquote(parts.path)
-        if parts.hostname or port is not None or len(path) < 2:
-            raise Invalid(f"{parts.scheme}:///path names a socket's path", "url")
-        return Target(path=path, token=token)
-    if parts.scheme != "penstock" or not parts.hostname or parts.path not in ("", "/"):
-        raise Invalid("penstock://host:port names a server", "url")
-    return Target(host=parts.hostname, port=PORT if port is None else port, token=token)
 
 
 def _spoken(ids: Iterable[int] | None) -> tuple[Any, Any]:

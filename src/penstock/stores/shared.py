@@ -27,9 +27,9 @@ from penstock.protocol.native import NATIVE
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.finishing import finished
 from penstock.stores.journal.ownership import Owned
-from penstock.stores.link import Target
 from penstock.stores.remote import RemoteStore
 from penstock.stores.serving import Listener
+from penstock.stores.target import Target
 from penstock.stores.unix import short
 
 log: Final = logging.getLogger("penstock.store")
