@@ -8,11 +8,13 @@ import re
 from datetime import timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.model.checks_values import show
 from penstock.model.errors import Invalid
 from penstock.model.policy import DAY_MS, HOUR_MS, MAX_DURATION_MS, MINUTE_MS, SECOND_MS
+
+Duration: TypeAlias = str | int | float | timedelta
 
 _UNITS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
 # The largest unit first, each at most once; at most 15 digits, so that nothing here is slow.
@@ -22,7 +24,7 @@ _SAID: Final = re.compile(
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def duration_ms(said: str | int | float | timedelta, field: str = "duration") -> int:
+def duration_ms(said: Duration, field: str = "duration") -> int:
     """Milliseconds, to the nearest one; what is longer than nothing is at least one."""
     value: object = said  # callers without types say anything
     if isinstance(value, str):
