@@ -1,0 +1,253 @@
+"""Running jobs: from a claimed job to what is to be told about it.
+
+This is the one place where handlers are called, and it knows nothing of leases, stores or pools:
+the worker, `testing()` and whoever else runs tasks gives it a job and gets an outcome. An outcome
+is a value, never an exception: whatever a handler does, somebody has to be told.
+
+A handler is `async def` or a plain function. `prepare` decodes the arguments; then `run` awaits an
+asynchronous handler, and `run_here` calls a plain one in the thread that it is called in.
+"""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.client.arguments import BadArguments, encoded
+from penstock.client.context import Context
+from penstock.client.errors import Dead, Retry, SoftTimeout
+from penstock.model.job import Codec, JobError
+
+if TYPE_CHECKING:
+    from penstock.client.middleware import Middleware
+    from penstock.client.task import Task
+
+log: Final = logging.getLogger("penstock.run")
+
+TRACE_FRAMES: Final = 50
+
+
+class Completed(msgspec.Struct, frozen=True, gc=False):
+    result: bytes | None = None  # None: the handler answered nothing
+    codec: Codec = "json"
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    error: JobError
+    retry_in_ms: int | None = None  # None: by the job's backoff
+    dead: bool = False
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """The run was cancelled from outside, and the attempt says nothing about the job."""
+
+
+Outcome = Completed | Failed | Interrupted
+
+DONE: Final = Completed()
+INTERRUPTED: Final = Interrupted()
+
+
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A job whose arguments are what its handler wants."""
+
+    task: Any  # Task
+    values: Any
+    context: Context
+
+
+class Executor:
+    """Runs the jobs of one app's tasks, with its middleware around them."""
+
+    def __init__(self, middleware: "Sequence[Middleware]" = ()) -> None:
+        self._middleware = tuple(middleware)
+
+    # -- one job ---------------------------------------------------------------------------------
+
+    def prepare(self, task: "Task[..., Any, Any]", context: Context) -> Prepared | Failed:
+        """The job with its arguments decoded, or a failure that no further attempt would mend."""
+        job = context.job
+        try:
+            values = task.arguments.decode(job.options.codec, job.payload)
+        except BadArguments as error:
+            return _refused(error)
+        return Prepared(task, values, context)
+
+    async def run(self, prepared: Prepared) -> Outcome:
+        """Await an asynchronous handler."""
+        task, context = prepared.task, prepared.context
+        try:
+            for each in self._middleware:
+                each.before_run(context)
+            value = await task.arguments.call(task.handler, prepared.values, context)
+            outcome: Outcome = answered(task, value)
+        except asyncio.CancelledError:
+            outcome = INTERRUPTED
+        except (Exception, SoftTimeout) as error:  # noqa: BLE001 - whatever a handler raises is told
+            outcome = failed(task, error)
+        return self._after(context, outcome)
+
+    def run_here(self, prepared: Prepared) -> Outcome:
+        """Call a plain handler, in this thread."""
+        task, context = prepared.task, prepared.context
+        try:
+            for each in self._middleware:
+                each.before_run(context)
+            value = task.arguments.call(task.handler, prepared.values, context)
+            outcome: Outcome = answered(task, value)
+        except asyncio.CancelledError:
+            outcome = INTERRUPTED
+        except (Exception, SoftTimeout, SystemExit) as error:  # noqa: BLE001
+            outcome = failed(task, error)
+        return self._after(context, outcome)
+
+    def _after(self, context: Context, outcome: Outcome) -> Outcome:
+        for each in reversed(self._middleware):
+            try:
+                each.after_run(context, outcome)
+            except Exception:
+                log.exception("%s.after_run failed", type(each).__name__)
+        return outcome
+
+
+def answered(task: "Task[..., Any, Any]", value: Any) -> Outcome:
+    if value is None or not task.keeps_result:
+        return DONE
+    try:
+        return Completed(encoded("json", value, task.name), "json")
+    except TypeError as error:
+        # Trying again would do the work again, for a result that cannot be kept either.
+        return Failed(
+            error=JobError(
+                kind="ResultNotSendable",
+                message=f"{error}; answer something that JSON can say, or say result=False",
+            ),
+            dead=True,
+        )
+
+
+def failed(task: "Task[..., Any, Any]", error: BaseException) -> Failed:
+    """What an exception of the handler means for the job."""
+    told = job_error(error)
+    if isinstance(error, Retry):
+        return Failed(error=told, retry_in_ms=error.after_ms)
+    dead = isinstance(error, Dead) or not task.retries(error)
+    return Failed(error=told, dead=dead)
+
+
+def job_error(error: BaseException) -> JobError:
+    """The frames of the handler, not of what runs it."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") in _OURS:
+        frames = frames.tb_next
+    lines = traceback.format_exception(type(error), error, frames, limit=-TRACE_FRAMES)
+    return JobError(kind=type(error).__name__, message=str(error), trace="".join(lines))
+
+
+_OURS: Final = {__name__, "penstock.client.arguments"}
+
+
+def _refused(error: BadArguments) -> Failed:
+    return Failed(error=JobError(kind="BadArguments", message=str(error)), dead=True)
+
+
+# -- batches -------------------------------------------------------------------------------------
+
+
+class BatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How the jobs of a batch ended: all alike, or each by its place."""
+
+    all: Outcome | None = None
+    each: dict[int, Outcome] = {}  # by place; what is not in it is completed
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Jobs of a batch task that run together. `payloads` and places go by the same index."""
+
+    task: Any  # Task
+    items: list[Any]
+    places: Sequence[int]  # of the items, among the jobs that were given
+    refused: dict[int, Outcome]  # jobs whose payload is not an item
+    context: Context
+
+
+def gathered(
+    task: "Task[..., Any, Any]", codec: Codec, payloads: Sequence[bytes], context: Context
+) -> Batch:
+    """The items of a batch; a payload that is none is refused by itself."""
+    try:
+        items = task.arguments.decode_many(codec, payloads)
+        if len(items) == len(payloads):
+            return Batch(task, items, range(len(items)), {}, context)
+    except BadArguments:
+        pass  # one of them is: found below
+    items, places = [], []
+    refused: dict[int, Outcome] = {}
+    for place, payload in enumerate(payloads):
+        try:
+            items.append(task.arguments.decode(codec, payload))
+            places.append(place)
+        except BadArguments as error:
+            refused[place] = _refused(error)
+    return Batch(task, items, places, refused, context)
+
+
+class BatchExecutor(Executor):
+    async def run_batch(self, batch: Batch) -> BatchOutcome:
+        task, context = batch.task, batch.context
+        if not batch.items:
+            return BatchOutcome(each=batch.refused)
+        try:
+            for each in self._middleware:
+                each.before_run(context)
+            value = await task.arguments.call(task.handler, batch.items, context)
+            outcome = _batch_answered(batch, value)
+        except asyncio.CancelledError:
+            outcome = BatchOutcome(all=INTERRUPTED)
+        except (Exception, SoftTimeout) as error:  # noqa: BLE001
+            outcome = _batch_failed(batch, failed(task, error))
+        self._after(context, outcome.all or DONE)
+        return outcome
+
+    def run_batch_here(self, batch: Batch) -> BatchOutcome:
+        task, context = batch.task, batch.context
+        if not batch.items:
+            return BatchOutcome(each=batch.refused)
+        try:
+            for each in self._middleware:
+                each.before_run(context)
+            value = task.arguments.call(task.handler, batch.items, context)
+            outcome = _batch_answered(batch, value)
+        except asyncio.CancelledError:
+            outcome = BatchOutcome(all=INTERRUPTED)
+        except (Exception, SoftTimeout, SystemExit) as error:  # noqa: BLE001
+            outcome = _batch_failed(batch, failed(task, error))
+        self._after(context, outcome.all or DONE)
+        return outcome
+
+
+def _batch_failed(batch: Batch, outcome: Failed) -> BatchOutcome:
+    if not batch.refused:
+        return BatchOutcome(all=outcome)
+    return BatchOutcome(each={**dict.fromkeys(batch.places, outcome), **batch.refused})
+
+
+def _batch_answered(batch: Batch, value: Any) -> BatchOutcome:
+    """Nothing: all are done. A list: each item's result, or the exception that it ended with."""
+    if value is None:
+        return BatchOutcome(each=batch.refused) if batch.refused else BatchOutcome(all=DONE)
+    if not isinstance(value, list | tuple) or len(value) != len(batch.items):
+        raise TypeError(
+            f"a batch task answers None or a list as long as its batch ({len(batch.items)}),"
+            f" not {type(value).__name__}"
+        )
+    each = dict(batch.refused)
+    for place, one in zip(batch.places, value, strict=True):
+        if isinstance(one, BaseException):
+            each[place] = failed(batch.task, one)
+        elif one is not None:
+            each[place] = answered(batch.task, one)
+    return BatchOutcome(each=each) if each else BatchOutcome(all=DONE)
