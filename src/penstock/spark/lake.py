@@ -42,7 +42,7 @@ class Lake:
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.spark = spark
         self.root = root.rstrip("/")
-        self._hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+        self._hadoop: Any = spark._jvm.org.apache.hadoop.fs
         path = self._hadoop.Path(self.root)
         self._files = path.getFileSystem(spark._jsc.hadoopConfiguration())  # type: ignore[attr-defined]
 
