@@ -42,9 +42,9 @@ class Lake:
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.spark = spark
         self.root = root.rstrip("/")
-        self._hadoop: Any = spark._jvm.org.apache.hadoop.fs
+        self._hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
         path = self._hadoop.Path(self.root)
-        self._files = path.getFileSystem(spark._jsc.hadoopConfiguration())  # type: ignore[attr-defined]
+        self._files = path.getFileSystem(spark._jsc.hadoopConfiguration())
 
     def open(self) -> "Lake":
         """Ready for use, or a sentence that says why not."""
