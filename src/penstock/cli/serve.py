@@ -11,9 +11,9 @@ from pathlib import Path
 import uvloop
 
 from penstock.model.errors import PenstockError
-from penstock.server import logs
 from penstock.server.server import Server
 from penstock.settings import Settings, load, show, without_password
+from penstock.telemetry import logs
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -11,8 +11,10 @@ asynchronous handler, and `run_here` calls a plain one in the thread that it is 
 import asyncio
 import logging
 import traceback
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+import types
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -24,6 +26,8 @@ from penstock.model.job import Codec, JobError
 if TYPE_CHECKING:
     from penstock.client.middleware import Middleware
     from penstock.client.task import Task
+
+T = TypeVar("T")
 
 log: Final = logging.getLogger("penstock.run")
 
@@ -82,7 +86,9 @@ class Executor:
         try:
             for each in self._middleware:
                 each.before_run(context)
-            value = await task.arguments.call(task.handler, prepared.values, context)
+            call = task.arguments.call(task.handler, prepared.values, context)
+            soft_ms = task.soft_timeout_ms
+            value = await (call if soft_ms is None else within(call, soft_ms))
             outcome: Outcome = answered(task, value)
         except asyncio.CancelledError:
             outcome = INTERRUPTED
@@ -154,6 +160,52 @@ def _refused(error: BadArguments) -> Failed:
     return Failed(error=JobError(kind="BadArguments", message=str(error)), dead=True)
 
 
+# -- soft timeouts -------------------------------------------------------------------------------
+
+
+async def within(call: Coroutine[Any, Any, T], soft_ms: int) -> T:
+    """Await a handler; when its soft timeout is over, SoftTimeout is raised where it waits."""
+    task = asyncio.current_task()
+    assert task is not None
+    over = False
+
+    def interrupt() -> None:
+        nonlocal over
+        over = True
+        task.cancel()
+
+    @types.coroutine
+    def driven() -> Generator[Any, Any, T]:
+        """Step by step, so that the cancellation that wakes it up arrives as what it means."""
+        nonlocal over
+        step: Callable[[], Any] = partial(call.send, None)
+        while True:
+            try:
+                awaited = step()
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            try:
+                step = partial(call.send, (yield awaited))
+            except asyncio.CancelledError as error:
+                if over:
+                    over = False
+                    task.uncancel()
+                    step = partial(call.throw, SoftTimeout(f"it has run for {soft_ms} ms"))
+                else:
+                    step = partial(call.throw, error)
+            except GeneratorExit:
+                call.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever it waited for ended with
+                step = partial(call.throw, error)
+
+    timer = asyncio.get_running_loop().call_later(soft_ms / 1_000, interrupt)
+    try:
+        return await driven()
+    finally:
+        timer.cancel()
+
+
 # -- batches -------------------------------------------------------------------------------------
 
 
@@ -203,7 +255,9 @@ class BatchExecutor(Executor):
         try:
             for each in self._middleware:
                 each.before_run(context)
-            value = await task.arguments.call(task.handler, batch.items, context)
+            call = task.arguments.call(task.handler, batch.items, context)
+            soft_ms = task.soft_timeout_ms
+            value = await (call if soft_ms is None else within(call, soft_ms))
             outcome = _batch_answered(batch, value)
         except asyncio.CancelledError:
             outcome = BatchOutcome(all=INTERRUPTED)
