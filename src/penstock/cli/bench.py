@@ -20,6 +20,7 @@ from penstock.model.job import MAX_BATCH, MAX_PAYLOAD, JobOptions, Run
 from penstock.settings import without_password
 
 _SIZES: Final = (1, 10, 100, 1_000, 10_000)
+_TIME_MS: Final = 1_000
 _LEASE_MS: Final = 3_600_000
 _MOST: Final = 1_000_000  # jobs that wait at once
 
@@ -51,7 +52,9 @@ async def bench(
             min=1, max=MAX_BATCH, help="Jobs per call; several times. Unsaid: 1 to 10,000."
         ),
     ] = None,
-    time: Annotated[int, duration("How long jobs are pushed, per size.")] = 1_000,
+    time: Annotated[
+        int | None, duration("How long jobs are pushed, per size. Unsaid: 1s.")
+    ] = None,
     payload_bytes: Annotated[int, typer.Option(min=2, max=MAX_PAYLOAD, help="Of each job.")] = 100,
     queue: Annotated[
         str | None, typer.Option(metavar="QUEUE", help="An empty one. Unsaid: a new one.")
@@ -62,9 +65,10 @@ async def bench(
     (info,) = await at.store.queues(at.tenant, [name])
     if any(info.counts.values()):
         raise Invalid(f"{name} has jobs: they would be measured, and purged", "queue")
+    spent = _TIME_MS if time is None else time
     payload = b'"' + b"x" * (payload_bytes - 2) + b'"'
     try:
-        rows = [await _measured(at, name, size, time, payload) for size in batch or _SIZES]
+        rows = [await _measured(at, name, size, spent, payload) for size in batch or _SIZES]
     finally:
         await at.store.purge(at.tenant, name)
     health = await at.store.health()

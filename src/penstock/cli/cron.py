@@ -39,6 +39,12 @@ class Instants(msgspec.Struct, frozen=True, kw_only=True):
     instants: tuple[int, ...]
 
 
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """Which cron is no more."""
+
+    removed: str
+
+
 async def ls(at: Session) -> int | None:
     """List the crons and when each fires next."""
     infos = await at.store.crons(at.tenant)
@@ -140,7 +146,7 @@ async def rm(at: Session, name: Name) -> None:
     """Remove a cron and its jobs that have not started."""
     if not await at.store.drop_cron(at.tenant, name):
         raise NotFound(f"there is no cron {name}; penstock cron ls names them")
-    at.answer({"removed": name}, f"{brief(name)} is removed")
+    at.answer(Removed(removed=name), f"{brief(name)} is removed")
 
 
 # -- preview -------------------------------------------------------------------------------------

@@ -62,7 +62,10 @@ NO_LIMIT = "none"  # what is said to lift a limit
 
 
 def duration(help_: str, *names: str) -> Any:
-    """An option that is said like 30s or 1h30m, and given on in milliseconds."""
+    """An option that is said like 30s or 1h30m, and given on in milliseconds; None: unsaid.
+
+    It has no other default: Typer would have it parsed, and a number is read as seconds.
+    """
     return typer.Option(*names, parser=read(duration_ms), metavar="DURATION", help=help_)
 
 

@@ -101,11 +101,11 @@ async def claim(
         int | None, duration("How long they are yours. Unsaid: as the jobs say, or 30s.")
     ] = None,
     worker: Annotated[str, typer.Option(metavar="NAME", help="Who claims.")] = "",
-    wait: Annotated[int, duration("For work, if there is none.")] = 0,
+    wait: Annotated[int | None, duration("For work, if there is none.")] = None,
 ) -> int | None:
     """Take jobs on a lease, and print its token: ack, fail, release and extend want it."""
     claimed = await at.store.claim(
-        at.tenant, queues, n, lease_ms=lease, worker=worker, wait_ms=wait
+        at.tenant, queues, n, lease_ms=lease, worker=worker, wait_ms=wait or 0
     )
     if claimed is None:
         at.answer(None, "nothing to claim")
