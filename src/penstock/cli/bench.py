@@ -52,9 +52,7 @@ async def bench(
             min=1, max=MAX_BATCH, help="Jobs per call; several times. Unsaid: 1 to 10,000."
         ),
     ] = None,
-    time: Annotated[
-        int | None, duration("How long jobs are pushed, per size. Unsaid: 1s.")
-    ] = None,
+    time: Annotated[int | None, duration("How long jobs are pushed, per size. Unsaid: 1s.")] = None,
     payload_bytes: Annotated[int, typer.Option(min=2, max=MAX_PAYLOAD, help="Of each job.")] = 100,
     queue: Annotated[
         str | None, typer.Option(metavar="QUEUE", help="An empty one. Unsaid: a new one.")

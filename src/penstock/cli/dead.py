@@ -136,7 +136,7 @@ async def redrive(
     at.answer(RedrivenShown.of(done), f"{many(len(done.ids), 'job')} ready again")
     if done.conflicts:
         some = ", ".join(map(str, done.conflicts[:20]))
-        note(f"{many(len(done.conflicts), 'job')} stay dead, another has their key: {some}")
+        note(f"{many(len(done.conflicts), 'job')}: another has the key, still dead: {some}")
     missing = set(ids or ()) - set(done.ids) - set(done.conflicts)
     if missing:
         note(f"not dead, or not of {queue}: {', '.join(map(str, sorted(missing)))}")

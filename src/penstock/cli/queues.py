@@ -10,6 +10,7 @@ from penstock.cli.options import NO_LIMIT, Queue, duration, number, rate
 from penstock.cli.session import NOT_SO, Session, register
 from penstock.cli.show import NOTHING, STYLES, facts, many, plain, span, table
 from penstock.model.duration import say_ms
+from penstock.model.errors import Invalid
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Limits, QueueConfig, Rate
 from penstock.model.store import QueueInfo
@@ -110,7 +111,9 @@ async def limit(
     old = (await _info(at, queue, new)).config
     limits, bounds = old.limits, old.bounds
     claims = _kept(rate_, limits.rate)
-    if burst is not None and claims is not None:
+    if burst is not None:
+        if claims is None:
+            raise Invalid("goes with a rate", "burst")
         claims = replace(claims, burst=burst)
     config = replace(
         old,
