@@ -98,6 +98,7 @@ class Dispatch:
         self.running: set[Work] = set()
         self.idle = asyncio.Event()  # nothing runs
         self.idle.set()
+        self.claimed = asyncio.Event()  # something was
         self._stopping = False
         self.keep: Callable[[Held], None]  # set when everything is wired together
         self.wake: Callable[[], None]
@@ -118,6 +119,7 @@ class Dispatch:
         """Begin with what there are slots for; the rest waits."""
         held = Held(lease, self._lease_ms)
         self._counts.claimed += held.count
+        self.claimed.set()
         self.keep(held)
         unknown: list[Job] = []
         if self._batched(lease):
