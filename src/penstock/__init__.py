@@ -10,7 +10,7 @@ need a store alone pay for nothing else.
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from penstock.model.version import __version__
 
 if TYPE_CHECKING:
     from penstock.client.app import Penstock

@@ -102,6 +102,9 @@ def build_app() -> "typer.Typer":
             bool | None, typer.Option("--no-http", help="Do not listen for HTTP.")
         ] = None,
         unix: Annotated[str | None, typer.Option(help="The path of a Unix socket.")] = None,
+        cron: Annotated[
+            bool | None, typer.Option("--cron/--no-cron", help="Keep crons going.")
+        ] = None,
         shutdown_s: Annotated[
             float | None, typer.Option(help="How long to wait for active jobs at the end.")
         ] = None,
@@ -135,6 +138,7 @@ def build_app() -> "typer.Typer":
             "http_port": http_port,
             "no_http": no_http,
             "unix": unix,
+            "cron": cron,
             "shutdown_s": shutdown_s,
             "log_format": log_format,
             "log_level": log_level,
