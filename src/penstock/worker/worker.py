@@ -9,12 +9,13 @@ lists of work, so that crossing over costs little per job.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
 from penstock.client.app import Penstock
 from penstock.client.task import Task
+from penstock.cron.scheduler import Scheduler
 from penstock.model.errors import Invalid
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
@@ -106,6 +107,7 @@ class _Life:
     def __init__(self, worker: Worker, store: Store, handlers: asyncio.AbstractEventLoop) -> None:
         app, settings = worker.app, worker.settings
         self._worker = worker
+        self._store = store
         self._settings = settings
         self._name = settings.called()
         self._told = asyncio.Event()
@@ -185,7 +187,14 @@ class _Life:
         )
         if self._settings.pool == "process":
             await self._processes.open()
-        parts = [self._claimer.run(), self._limits(), self._told.wait()]
+        parts: list[Coroutine[Any, Any, Any]] = [
+            self._claimer.run(),
+            self._limits(),
+            self._told.wait(),
+        ]
+        if self._settings.cron:
+            app = self._worker.app
+            parts.append(Scheduler(self._store, [app.tenant], app.crons.values()).run())
         tasks = [asyncio.ensure_future(part) for part in parts]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
