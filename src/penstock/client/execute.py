@@ -11,9 +11,7 @@ asynchronous handler, and `run_here` calls a plain one in the thread that it is 
 import asyncio
 import logging
 import traceback
-import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -21,13 +19,12 @@ import msgspec
 from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
 from penstock.client.errors import Dead, Retry, SoftTimeout
+from penstock.client.soft import within
 from penstock.model.job import Codec, JobError
 
 if TYPE_CHECKING:
     from penstock.client.middleware import Middleware
     from penstock.client.task import Task
-
-T = TypeVar("T")
 
 log: Final = logging.getLogger("penstock.run")
 
@@ -176,53 +173,7 @@ def job_error(error: BaseException) -> JobError:
     return JobError(kind=type(error).__name__, message=message, trace="".join(lines))
 
 
-_OURS: Final = {__name__, "penstock.client.arguments"}
-
-
-# -- soft timeouts -------------------------------------------------------------------------------
-
-
-async def within(call: Coroutine[Any, Any, T], soft_ms: int) -> T:
-    """Await a handler; when its soft timeout is over, SoftTimeout is raised where it waits."""
-    task = asyncio.current_task()
-    assert task is not None
-    over = False
-
-    def interrupt() -> None:
-        nonlocal over
-        over = True
-        task.cancel()
-
-    @types.coroutine
-    def driven() -> Generator[Any, Any, T]:
-        """Step by step, so that the cancellation that wakes it up arrives as what it means."""
-        nonlocal over
-        step: Callable[[], Any] = partial(call.send, None)
-        while True:
-            try:
-                awaited = step()
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            try:
-                step = partial(call.send, (yield awaited))
-            except asyncio.CancelledError as error:
-                if over:
-                    over = False
-                    task.uncancel()
-                    step = partial(call.throw, SoftTimeout(f"it has run for {soft_ms} ms"))
-                else:
-                    step = partial(call.throw, error)
-            except GeneratorExit:
-                call.close()
-                raise
-            except BaseException as error:  # noqa: BLE001 - whatever it waited for ended with
-                step = partial(call.throw, error)
-
-    timer = asyncio.get_running_loop().call_later(soft_ms / 1_000, interrupt)
-    try:
-        return await driven()
-    finally:
-        timer.cancel()
+_OURS: Final = {__name__, "penstock.client.arguments", "penstock.client.soft"}
 
 
 # -- batches -------------------------------------------------------------------------------------

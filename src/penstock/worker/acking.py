@@ -227,6 +227,6 @@ class Acker:
             except (LeaseLost, Invalid, PayloadTooLarge, BatchTooLarge):
                 raise
             except PenstockError as error:
-                log.warning("the end of jobs could not be told, and will be again: %s", error)
+                log.warning("the store does not answer, and is asked again: %s", error)
                 await asyncio.sleep(backoff * uniform(0.5, 1.0))  # noqa: S311
                 backoff = min(2 * backoff, LAST_BACKOFF_S)

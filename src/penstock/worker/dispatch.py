@@ -15,14 +15,14 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from penstock.client.app import Penstock
-from penstock.client.arguments import decoded
+from penstock.client.execute import INTERRUPTED
 from penstock.client.task import Task
 from penstock.model.job import ClaimedRun, Job, Lease
-from penstock.model.lifecycle import State
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
 from penstock.worker.counts import Counts
 from penstock.worker.held import BatchWork, Held, Why, Work
+from penstock.worker.needs import needy, supply, with_holes
 from penstock.worker.owned import Owned
 
 log: Final = logging.getLogger("penstock.worker")
@@ -98,6 +98,7 @@ class Dispatch:
         self.running: set[Work] = set()
         self.idle = asyncio.Event()  # nothing runs
         self.idle.set()
+        self.claimed = asyncio.Event()  # something was
         self._stopping = False
         self.keep: Callable[[Held], None]  # set when everything is wired together
         self.wake: Callable[[], None]
@@ -118,6 +119,7 @@ class Dispatch:
         """Begin with what there are slots for; the rest waits."""
         held = Held(lease, self._lease_ms)
         self._counts.claimed += held.count
+        self.claimed.set()
         self.keep(held)
         unknown: list[Job] = []
         if self._batched(lease):
@@ -167,13 +169,13 @@ class Dispatch:
                     place = gathered.setdefault((options.task, options.codec), ([], []))
                     place[0].extend(ids)
                     place[1].extend(payloads)
+        holes = with_holes(held.lease)
         for (name, _), (ids, payloads) in gathered.items():
             task = tasks[name]
             assert task.batch is not None
-            for begin in range(0, len(ids), task.batch):
-                some = slice(begin, begin + task.batch)
+            for begin, end in _portions(ids, task.batch, holes):
                 first = held.lease.job(ids[begin])
-                work = BatchWork(held, task, first, ids[some], payloads[some])
+                work = BatchWork(held, task, first, ids[begin:end], payloads[begin:end])
                 held.works.add(work)
                 self._waiting.append(work)
         if alone:
@@ -204,8 +206,8 @@ class Dispatch:
         while waiting and len(running) < self._slots and not self._stopping:
             work = waiting.popleft()
             running.add(work)
-            if work.job.depends_on and work.task.arguments.context is not None:
-                self._owned.start(self._start_with_results(work))
+            if needy(work):
+                self._owned.start(self._supply(work))
                 continue
             pool = self._pool_of(work.task)
             ready.setdefault(id(pool), (pool, []))[1].append(work)
@@ -214,19 +216,15 @@ class Dispatch:
         for pool, works in ready.values():
             pool.start(works)
 
-    async def _start_with_results(self, work: Work) -> None:
-        """A handler that asks for its Context may ask it for the results of dependencies."""
-        wanted = list(work.job.depends_on)
-        found = await self._acker.repeated(lambda: self._store.get(self._app.tenant, wanted))
-        work.results = {
-            job.id: decoded(job.result_codec, job.result, Any)
-            for job in found
-            if job is not None and job.state is State.COMPLETED
-        }
-        if work.why is None:
+    async def _supply(self, work: Work) -> None:
+        tenant = self._app.tenant
+        work.outcome = await self._acker.repeated(lambda: supply(self._store, tenant, work))
+        if work.outcome is None and work.why is None:
             self._pool_of(work.task).start([work])
-        else:
-            self.ended([work])
+            return
+        if work.outcome is None:
+            work.outcome = INTERRUPTED
+        self.ended([work])
 
     def ended(self, works: list[Work]) -> None:
         """Hear from a pool how its work ended."""
@@ -308,3 +306,19 @@ def _alike(run: ClaimedRun) -> Iterable[tuple[int, list[int], list[bytes]]]:
     for option in set(run.option_of):
         places = [place for place, each in enumerate(run.option_of) if each == option]
         yield option, [ids[place] for place in places], [payloads[place] for place in places]
+
+
+def _portions(ids: list[int], size: int, alone: frozenset[int]) -> Iterable[tuple[int, int]]:
+    """From where to where each batch goes: up to `size` jobs, those in `alone` by themselves."""
+    begin = 0
+    if alone:
+        for place, job_id in enumerate(ids):
+            if job_id in alone:
+                yield from _portions_of(begin, place, size)
+                yield place, place + 1
+                begin = place + 1
+    yield from _portions_of(begin, len(ids), size)
+
+
+def _portions_of(begin: int, end: int, size: int) -> Iterable[tuple[int, int]]:
+    return ((at, min(at + size, end)) for at in range(begin, end, size))

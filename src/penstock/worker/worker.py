@@ -9,12 +9,13 @@ lists of work, so that crossing over costs little per job.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
 from penstock.client.app import Penstock
 from penstock.client.task import Task
+from penstock.cron.scheduler import Scheduler
 from penstock.model.errors import Invalid
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
@@ -24,9 +25,11 @@ from penstock.worker.counts import Counts
 from penstock.worker.dispatch import Dispatch, Pool
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.held import Held
+from penstock.worker.limits import LOOK_S, rss_mb
 from penstock.worker.owned import Owned
 from penstock.worker.parking import Parking
 from penstock.worker.pools.async_ import AsyncPool
+from penstock.worker.pools.processes import ProcessPool
 from penstock.worker.pools.threads import ThreadPool
 from penstock.worker.reporting import Reports
 from penstock.worker.settings import WorkerSettings
@@ -47,8 +50,11 @@ class Worker:
         self.queues = self.settings.queues or dict.fromkeys(app.queues, 1)
         if not self.queues:
             raise Invalid("the app has no tasks, so there is no queue to work on", "queues")
+        if self.settings.pool == "process" and not self.settings.where:
+            raise Invalid("a pool of processes needs to be told where the app is", "where")
+        self.outlived = False  # set when it ends because it reached a limit
+        self.ended = threading.Event()  # nothing more is heard of it
         self._stops = 0  # how often it was told to
-        self._told = threading.Event()
         self._hear: Callable[[], None] | None = None  # wakes the home thread
 
     async def run(self) -> Counts:
@@ -70,7 +76,6 @@ class Worker:
     def stop(self) -> None:
         """Finish what runs, give back the rest; called again: at once. From any thread."""
         self._stops += 1
-        self._told.set()
         hear = self._hear
         if hear is not None:
             with suppress(RuntimeError):  # that loop has ended, and the worker with it
@@ -89,6 +94,7 @@ class Worker:
         finally:
             self._hear = None
             await life.close()
+            self.ended.set()
 
     @property
     def stops(self) -> int:
@@ -101,6 +107,7 @@ class _Life:
     def __init__(self, worker: Worker, store: Store, handlers: asyncio.AbstractEventLoop) -> None:
         app, settings = worker.app, worker.settings
         self._worker = worker
+        self._store = store
         self._settings = settings
         self._name = settings.called()
         self._told = asyncio.Event()
@@ -138,9 +145,20 @@ class _Life:
         home = asyncio.get_running_loop()
         self._loop_pool = AsyncPool(app, contexts, loop=handlers, home=home, ended=self._ended)
         self._threads = ThreadPool(app, contexts, home=home, ended=self._ended)
+        self._processes = ProcessPool(
+            app,
+            settings.where,
+            self._name,
+            slots=settings.slots,
+            owned=owned,
+            ended=self._ended,
+            say=self._reports.say,
+        )
 
     def _pool_of(self, task: Task[..., Any, Any]) -> Pool:
         """Plain functions would hold up the loop, so they have threads beside it."""
+        if self._settings.pool == "process":
+            return self._processes
         if self._settings.pool == "async" and task.is_async:
             return self._loop_pool
         return self._threads
@@ -167,21 +185,45 @@ class _Life:
             ", ".join(self._worker.queues),
             extra={"queues": list(self._worker.queues), "tasks": sorted(self._worker.app.tasks)},
         )
-        claiming = asyncio.create_task(self._claimer.run())
-        told = asyncio.create_task(self._told.wait())
+        if self._settings.pool == "process":
+            await self._processes.open()
+        parts: list[Coroutine[Any, Any, Any]] = [
+            self._claimer.run(),
+            self._limits(),
+            self._told.wait(),
+        ]
+        if self._settings.cron:
+            app = self._worker.app
+            parts.append(Scheduler(self._store, [app.tenant], app.crons.values()).run())
+        tasks = [asyncio.ensure_future(part) for part in parts]
         try:
-            await asyncio.wait([claiming, told], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (claiming, told):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait([claiming, told])
-        if not claiming.cancelled():
-            claiming.result()
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+
+    async def _limits(self) -> None:
+        """Until the process has done, or grown to, what it may."""
+        most_mb = self._settings.max_rss_mb
+        while not self.dispatch.enough:
+            self.dispatch.claimed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if most_mb is None else LOOK_S):
+                    await self.dispatch.claimed.wait()
+            if most_mb is not None and (mb := rss_mb()) > most_mb:
+                log.info("%s has grown to %.0f MB and is replaced", self._name, mb)
+                break
+        self._worker.outlived = True
 
     async def end(self) -> None:
         """What was not started goes back; what runs may finish, as long as there is time."""
         self.dispatch.give_back_waiting()
-        self.hear() if self._worker.stops > 1 else None
+        if self._worker.stops > 1:
+            self._insisted.set()
         await _first(self.dispatch.idle, self._insisted, self._settings.shutdown_s)
         if not self.dispatch.idle.is_set():
             self.dispatch.interrupt_all()
@@ -193,6 +235,7 @@ class _Life:
     async def close(self) -> None:
         await self._owned.end()
         await self._threads.close()
+        await self._processes.close()
         counts = self._worker.counts
         log.info("%s ends: %s", self._name, counts, extra={"counts": counts})
 
