@@ -61,9 +61,9 @@ class Graph:
         plan = task._before()
         named = [each for each in (*args, *kwargs.values()) if isinstance(each, Output)]
         taken = [each.places for each in named] + ([] if takes is None else [takes])
-        first = list(dict.fromkeys(place for each in taken for place in leaves(each)))
-        after = [*after, *(end for each in named for end in each.ends)]
-        whole = (*first, *(place for place in dict.fromkeys(after) if place not in first))
+        first = dict.fromkeys(place for each in taken for place in leaves(each))
+        ends = (end for each in named for end in each.ends)
+        whole = tuple(dict.fromkeys([*first, *after, *ends]))
         if len(whole) + len(plan.depends_on) > MAX_DEPENDENCIES:
             raise Invalid(
                 f"a job of task {task.name!r} would wait for more than {MAX_DEPENDENCIES:,} others:"
@@ -77,8 +77,8 @@ class Graph:
         payload, header = with_holes(
             task,
             plan.job.codec,
-            [here(each) for each in args],
-            {name: here(each) for name, each in kwargs.items()},
+            [here(each) for each in args] if named else args,
+            {name: here(each) for name, each in kwargs.items()} if named else kwargs,
             None if takes is None else shape_of(takes, index),
         )
         self._note_key(plan)

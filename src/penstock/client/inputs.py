@@ -64,6 +64,8 @@ def with_holes(
     `first` is the result of what runs before: it takes the first parameter that the call leaves
     free. Raises TypeError as a plain call would, and where no parameter is free.
     """
+    if first is None and not any(isinstance(each, Later) for each in (*args, *kwargs.values())):
+        return task.arguments.encode(codec, args, kwargs), None
     if isinstance(task.arguments, Items):
         return _item(task, codec, args, kwargs, first)
     signature = task.arguments.signature
