@@ -34,7 +34,7 @@ def test_jobs_of_all_queues_are_listed_by_id(filled: Cli) -> None:
 def test_a_listing_is_taken_up_at_its_cursor(filled: Cli) -> None:
     whole = ids(filled.json("jobs", "ls"))
     found: list[int] = []
-    cursor = 0
+    cursor: int | None = 0
     while cursor is not None:
         page = filled.json("jobs", "ls", "--limit", 2, "--cursor", cursor)
         assert len(page["jobs"]) <= 2

@@ -23,14 +23,14 @@ def test_a_job_is_pushed_claimed_and_acked(cli: Cli) -> None:
 
 def test_every_option_of_a_job_can_be_said(cli: Cli) -> None:
     cli("push", "q", "1")
-    words = """
+    options = """
         --task t --priority 7 --max-attempts 5 --backoff list --backoff-list 1s --backoff-list 2m
         --backoff-base 3s --backoff-cap 1h --jitter none --lease 45s --timeout 5m --ttl 1d
         --tag a --tag b --retain 2h --retain-dead 3d --delay 1h30m --key k --on-conflict replace
         --keep-key started --group g --depends-on 1 --on-dependency-failure ignore
         --header x=1 --header y=a=b --durability fsync
-    """.split()
-    pushed = cli.json("push", "q", "[1.50]", *words)
+    """
+    pushed = cli.json("push", "q", "[1.50]", *options.split())
     assert pushed == {"jobs": [{"id": 2, "outcome": "created"}]}
     job = cli.json("jobs", "show", 2)
     assert (job["state"], job["payload"], job["task"], job["priority"]) == (
