@@ -12,7 +12,7 @@ from benchmarks._worker_adapter import PAYLOAD, Producer, Started
 
 PACKAGES: Final = ("arq", "redis", "hiredis")
 AT_ONCE: Final = 100
-POLL_S: Final = 0.005
+POLL_S: Final = 0.001
 
 
 async def connect(url: str) -> Producer:

@@ -82,7 +82,7 @@ PEERS: Final = (
         module="_worker_arq",
         environment="older-redis",
         broker="redis",
-        settings="max_jobs 100, poll_delay 5 ms, keep_result 0, uvloop",
+        settings="max_jobs 100, poll_delay 1 ms, keep_result 0, uvloop",
         durability=MEMORY,
         alone=500,
         bulk=1_000,
@@ -131,7 +131,7 @@ PEERS: Final = (
         bulk_by="enqueue of lists",
     ),
     Peer(
-        name="PgQueuer, late",
+        name="PgQueuer late",
         module="_worker_pgqueuer",
         environment="main",
         broker="postgres-late",
