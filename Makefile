@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 LOCK := requirements/dev.lock
 LOCK_VENV := .venv-lock
 # The extras that the lock pins. A store or pipeline that gets its tests adds its extra here.
-LOCK_EXTRAS := cli dev rocksdb server
+LOCK_EXTRAS := cli dev rocksdb server spark
 # Directories with Python in them; of the examples only some are.
 CODE = $(wildcard src tests benchmarks tools) $(if $(wildcard examples/*.py),examples)
 BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))

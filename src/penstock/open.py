@@ -30,6 +30,7 @@ async def open_store(
     observer: EventSink | None = None,
     seed: int | None = None,
     share: bool = True,
+    token: str | None = None,
 ) -> Store:
     """Open the store that `url` names, ready for use. Close it when done.
 
@@ -37,7 +38,8 @@ async def open_store(
     - `sqlite:///jobs.db` (relative), `sqlite:////var/lib/jobs.db` (absolute): one file.
     - `rocksdb:///jobs` likewise: a directory.
     - `penstock://host:6789` and `penstock+unix:///path`: a server; `penstock://:token@host` says
-      who we are. Its clock, caps, events and seed are its own.
+      who we are, or `token` does where the url does not. Its clock, caps, events and seed are
+      its own.
 
     A durable store takes settings behind a `?`: see `penstock.stores.journal.settings.Settings`.
     `events` keeps what happened, `observer` counts it: see `EventSink`.
@@ -52,7 +54,7 @@ async def open_store(
             clock=clock, caps=caps, events=events, observer=observer, seed=seed
         )
     if parts.scheme in ("penstock", "penstock+unix"):
-        store = RemoteStore(target_of(url))
+        store = RemoteStore(target_of(url, None if "@" in parts.netloc else token))
         await store.connect()
         return store
     path, settings = _path(url, parts), _settings(parts.query)

@@ -90,6 +90,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http_port: Annotated[Port, _says("Of HTTP; 0: a free one.")] = 6_790
     no_http: Annotated[bool, _says("Do not listen for HTTP.")] = False
     unix: Annotated[str, _says("The path of a Unix socket (mode 0600); empty: none.")] = ""
+    cron: Annotated[
+        bool, _says("Keep the crons of the default tenant and of the tokens' tenants going.")
+    ] = True
     shutdown_s: Annotated[
         Seconds, _says("How long a server that was told to end waits for active jobs.")
     ] = 30.0

@@ -1,0 +1,1 @@
+"""The SDK: what a Python developer touches. `Penstock` in `app.py` is where it begins."""

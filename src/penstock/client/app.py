@@ -1,0 +1,208 @@
+"""`Penstock`: an app's tasks and its connection to a store. Where everything of the SDK begins.
+
+    app = Penstock("sqlite:///jobs.db")
+
+    @app.task(queue="emails")
+    async def welcome(user_id: int) -> str: ...
+
+    welcome.push(1)
+
+Nothing is opened before it is used; what is open is closed with the app, or with the process.
+"""
+
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Concatenate, Final, Self, TypedDict, TypeVar, Unpack, cast, overload
+
+from msgspec.structs import replace
+
+from penstock.client.context import Context
+from penstock.client.declare import Declare, DeclareBatch
+from penstock.client.errors import UnknownTask
+from penstock.client.execute import BatchExecutor
+from penstock.client.home import Home
+from penstock.client.middleware import Middleware
+from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions, planned
+from penstock.client.task import P, T, Task
+from penstock.model.duration import Duration, duration_ms
+from penstock.model.errors import Invalid
+from penstock.model.job import MAX_BATCH
+from penstock.model.schedule import (
+    Cron,
+    CronSpec,
+    Daily,
+    Every,
+    Missed,
+    Overlap,
+    Schedule,
+    check_cron,
+)
+from penstock.model.store import Store
+
+DEFAULT_URL: Final = "sqlite:///penstock.db"
+TENANT: Final = "default"
+
+AnyTask = TypeVar("AnyTask", bound=Task[..., Any, Any])
+
+
+class Penstock:
+    """Tasks by name, and the store that their jobs go to."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        tenant: str = TENANT,
+        middleware: Sequence[Middleware] = (),
+        **options: Unpack[Options],
+    ) -> None:
+        """`url` is any store's (default: PENSTOCK_URL, else a file here); `options` are those that
+        its tasks have where they do not say otherwise."""
+        self.home = Home(url or os.environ.get("PENSTOCK_URL") or DEFAULT_URL, tenant)
+        self.middleware = tuple(middleware)
+        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.crons: dict[str, CronSpec] = {}
+        self.executor = BatchExecutor(self.middleware)
+        self._plan = planned(Plan(), options)
+
+    @property
+    def url(self) -> str:
+        return self.home.url
+
+    @property
+    def tenant(self) -> str:
+        return self.home.tenant
+
+    async def store(self) -> Store:
+        """The store itself, for whatever the SDK has no word for."""
+        return await self.home.store()
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    @overload
+    def task(
+        self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> Task[P, T, Coroutine[Any, Any, T]]: ...
+    @overload
+    def task(self, handler: Callable[Concatenate[Context, P], T], /) -> Task[P, T, T]: ...
+    @overload
+    def task(
+        self, handler: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, T, Coroutine[Any, Any, T]]: ...
+    @overload
+    def task(self, handler: Callable[P, T], /) -> Task[P, T, T]: ...
+    @overload
+    def task(self, *, batch: int, **options: Unpack[TaskOptions]) -> DeclareBatch: ...
+    @overload
+    def task(self, **options: Unpack[TaskOptions]) -> Declare: ...
+    def task(self, *handler: Any, **options: Any) -> Any:
+        """Make a function a task: `@app.task`, or `@app.task(queue="emails", max_attempts=5)`.
+
+        With `batch` the handler is called with a list of up to so many jobs' items; the other
+        options are those of `TaskOptions`.
+        """
+        batch: int | None = options.pop("batch", None)
+        if batch is not None and not 1 <= batch <= MAX_BATCH:
+            raise Invalid(f"{batch} is not from 1 to {MAX_BATCH}", "batch")
+        own = {name: options.pop(name) for name in OF_TASKS & options.keys()}
+        name = own.pop("name", None)
+        plan = planned(self._plan, cast(Options, options))
+
+        def declare(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            named = name or function.__name__
+            return self._add(Task(self, function, named, plan, batch=batch, **own))
+
+        return declare(*handler) if handler else declare
+
+    def _add(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
+        known = self.tasks.get(task.name)
+        # The same function again is its module imported again, under another name or reloaded.
+        if known is not None and known.handler.__qualname__ != task.handler.__qualname__:
+            raise Invalid(f"two tasks are called {task.name!r}: give one of them a name", "name")
+        task.plan = replace(task.plan, job=replace(task.plan.job, task=task.name))
+        self.tasks[task.name] = task
+        return task
+
+    def named(self, name: str) -> Task[..., Any, Any]:
+        task = self.tasks.get(name)
+        if task is None:
+            raise UnknownTask(name, sorted(self.tasks))
+        return task
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that its tasks are pushed to."""
+        return sorted({task.plan.queue for task in self.tasks.values()})
+
+    # -- schedules -------------------------------------------------------------------------------
+
+    def cron(
+        self, expression: str, *, tz: str = "UTC", **more: Unpack["Repeats"]
+    ) -> Callable[[AnyTask], AnyTask]:
+        """Run a task at every instant of a cron expression, local time in `tz`."""
+        return self._scheduled(Cron(expression=expression, tz=tz), more)
+
+    def every(self, period: Duration, **more: Unpack["Repeats"]) -> Callable[[AnyTask], AnyTask]:
+        """Run a task at the multiples of a period since the epoch."""
+        return self._scheduled(Every(every_ms=duration_ms(period, "period")), more)
+
+    def daily(
+        self, *at: str, tz: str = "UTC", **more: Unpack["Repeats"]
+    ) -> Callable[[AnyTask], AnyTask]:
+        """Run a task each day at these hours, `"02:00"`, local time in `tz`."""
+        return self._scheduled(Daily(at=at, tz=tz), more)
+
+    def _scheduled(self, schedule: Schedule, more: "Repeats") -> Callable[[AnyTask], AnyTask]:
+        def declare(task: AnyTask) -> AnyTask:
+            if not isinstance(task, Task):
+                raise TypeError("a schedule stands above @app.task, not below it")
+            arguments = more.get("arguments", {})
+            spec = CronSpec(
+                name=more.get("name") or task.name,
+                queue=task.plan.queue,
+                schedule=schedule,
+                payload=task.arguments.encode(task.plan.job.codec, (), arguments),
+                codec=task.plan.job.codec,
+                options=task.plan.job,
+                overlap=more.get("overlap", "allow"),
+                missed=more.get("missed", "last"),
+                limit=more.get("limit"),
+            )
+            check_cron(spec)
+            if spec.name in self.crons:
+                raise Invalid(f"two schedules are called {spec.name!r}: name one", "name")
+            self.crons[spec.name] = spec
+            return task
+
+        return declare
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the store; the next use opens it again."""
+        self.home.close()
+
+    async def aclose(self) -> None:
+        await self.home.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Repeats(TypedDict, total=False):
+    """What may be said of a schedule beside its instants."""
+
+    name: str  # default: the task's
+    arguments: Mapping[str, Any]  # of every run
+    overlap: Overlap  # skip: an instant does nothing while an earlier one is live
+    missed: Missed  # which instants still run that no scheduler installed in time
+    limit: int | None  # runs in all

@@ -1,0 +1,334 @@
+"""A task's arguments as one value: bound at the push, checked and converted at the worker.
+
+For every task a msgspec Struct is made whose fields are the handler's parameters. Building it binds
+the arguments of a call as Python would, encoding it gives a JSON object of what was said, and
+decoding it at the worker validates and converts by the handler's annotations. All three happen in
+C, once per job. A default that was not overridden is not sent: the handler's own applies.
+
+The form on the wire is an object of named arguments, so that anybody who speaks HTTP can push a
+task. `*args` and `**kwargs` travel as a list and an object under their own names.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from penstock.client.context import Context
+from penstock.model.job import Codec
+
+ENCODERS: Final[dict[str, Any]] = {
+    "json": msgspec.json.Encoder(),
+    "msgpack": msgspec.msgpack.Encoder(),
+}
+_DECODERS: Final[dict[str, Any]] = {
+    "json": msgspec.json.Decoder,
+    "msgpack": msgspec.msgpack.Decoder,
+}
+# What a job has that was pushed without a payload, and what it stands for.
+_NOTHING: Final = {("json", b"null"): b"{}", ("msgpack", b"\xc0"): b"\x80"}
+# What encoding raises; integers beyond 64 bits overflow, and what contains itself never ends.
+_ENCODING: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+# What a job of `push_many` is said as: the positional arguments, or the named ones.
+Said = Sequence[Any] | Mapping[str, Any]
+
+
+class BadArguments(ValueError):
+    """The payload is not what the handler's parameters ask for."""
+
+
+class Unsendable(TypeError):
+    """A value that the codec has no form for."""
+
+
+class Hints:
+    """What a handler's annotations say; a name that cannot be resolved is a mistake to report."""
+
+    def __init__(self, handler: Callable[..., Any], name: str) -> None:
+        try:
+            self.types = get_type_hints(handler, include_extras=True)
+        except NameError as error:
+            raise TypeError(
+                f"task {name!r}: an annotation names {error.name!r}, which its module does not have;"
+                " tasks need their annotations at run time"
+            ) from error
+        self.returns: Any = self.types.pop("return", Any)
+
+    def of(self, parameter: inspect.Parameter) -> Any:
+        return self.types.get(parameter.name, Any)
+
+    def context(self, parameters: Iterable[inspect.Parameter], name: str) -> str | None:
+        """The parameter that asks for the Context, be it `Context | None`."""
+        asking = [
+            each.name
+            for each in parameters
+            if (hint := self.of(each)) is Context or Context in get_args(hint)
+        ]
+        if len(asking) > 1:
+            raise TypeError(f"task {name!r} asks for its Context twice")
+        return asking[0] if asking else None
+
+
+class Arguments:
+    """How the arguments of one handler are bound, encoded, decoded and passed."""
+
+    def __init__(self, handler: Callable[..., Any], name: str) -> None:
+        self.name = name
+        self.signature = inspect.signature(handler)
+        hints = Hints(handler, name)
+        self.returns = hints.returns if _receivable(hints.returns) else Any
+        parameters = list(self.signature.parameters.values())
+        self.context = hints.context(parameters, name)
+        fields = [each for each in parameters if each.name != self.context]
+        # Building the Struct binds like a call of the handler, but for these.
+        peculiar = (*_VARIADIC, inspect.Parameter.POSITIONAL_ONLY)
+        self._peculiar = any(each.kind in peculiar for each in parameters)
+        self._bound = self.signature.replace(parameters=fields) if self._peculiar else None
+        self._more = next(
+            (each.name for each in fields if each.kind is inspect.Parameter.VAR_KEYWORD), None
+        )
+        self._named = {each.name for each in parameters if each.kind in _NAMED}
+        self.form = _form(name, fields, hints)
+        self._decoders = {codec: make(self.form) for codec, make in _DECODERS.items()}
+
+    # -- at the push -----------------------------------------------------------------------------
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Struct:
+        """Raises TypeError as a plain call with these arguments would."""
+        try:
+            if self._bound is None:
+                return self.form(*args, **kwargs)
+            return self.form(**self._bound.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TypeError(f"task {self.name!r}: {error}") from None
+
+    def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        value = self.bind(args, kwargs)
+        try:
+            return _encoder(codec).encode(value)  # type: ignore[no-any-return]
+        except _ENCODING as error:
+            raise _unsendable(self.name, error) from error
+
+    def encode_many(self, codec: Codec, said: Iterable[Said], data: bytearray) -> list[int]:
+        """Append every job's payload to `data`; answers where each ends."""
+        encode_into, form = _encoder(codec).encode_into, self.form
+        straight = self._bound is None
+        ends: list[int] = []
+        for each in said:
+            # A tuple of all arguments is built in C; whatever else it is, `_one` knows.
+            try:
+                value = form(*each) if straight and type(each) is tuple else self._one(each)
+            except TypeError:
+                value = self._one(each)
+            try:
+                encode_into(value, data, -1)
+            except _ENCODING as error:
+                raise _unsendable(self.name, error, len(ends)) from error
+            ends.append(len(data))
+        return ends
+
+    def _one(self, said: Any) -> Struct:
+        if isinstance(said, Mapping):
+            return self.bind((), said)
+        if isinstance(said, Sequence) and not isinstance(said, str | bytes):
+            return self.bind(said, {})
+        raise TypeError(
+            "push_many takes a tuple of arguments or a mapping of named ones for each job,"
+            f" not {type(said).__name__}: write ({said!r},)"
+        )
+
+    # -- at the worker ---------------------------------------------------------------------------
+
+    def decode(self, codec: Codec, payload: bytes) -> Struct:
+        decoder = self._decoders.get(codec)
+        if decoder is None:
+            raise BadArguments(f"the codec {codec!r} carries no arguments")
+        try:
+            values: Struct = decoder.decode(_NOTHING.get((codec, payload), payload))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BadArguments(str(error)) from None
+        if self._more is not None and (more := getattr(values, self._more)) is not UNSET:
+            twice = self._named & more.keys()
+            if twice:
+                raise BadArguments(f"Object has {min(twice)!r} twice - at `$.{self._more}`")
+        return values
+
+    def said(self, values: Struct) -> dict[str, Any]:
+        """The arguments that were said, by name."""
+        return {
+            field: value
+            for field in values.__struct_fields__
+            if (value := getattr(values, field)) is not UNSET
+        }
+
+    def call(self, handler: Callable[..., Any], values: Struct, context: Context) -> Any:
+        """What the handler answers: of an asynchronous one, its coroutine."""
+        named = self.said(values)
+        if self.context is not None:
+            named[self.context] = context
+        if self._bound is None:
+            return handler(**named)
+        bound = self.signature.bind_partial()
+        bound.arguments.update(named)
+        bound.apply_defaults()  # else what follows one that was not said could not be placed
+        return handler(*bound.args, **bound.kwargs)
+
+
+class Items:
+    """The argument of a batch task: a list, of which every job carries one item."""
+
+    def __init__(self, handler: Callable[..., Any], name: str) -> None:
+        self.name = name
+        hints = Hints(handler, name)
+        self.returns = Any
+        self.signature = inspect.signature(handler)
+        parameters = list(self.signature.parameters.values())
+        self.context = hints.context(parameters, name)
+        lists = [each for each in parameters if each.name != self.context]
+        if len(lists) != 1 or lists[0].kind not in _POSITIONAL:
+            raise TypeError(f"batch task {name!r} must take one list (and, if it likes, a Context)")
+        item = _decodable(_item(hints.of(lists[0]), name), name, f"an item of {lists[0].name!r}")
+        self._list = lists[0].name
+        self._takes_bytes = item in (bytes, Any)
+        self._one = {codec: make(item) for codec, make in _DECODERS.items()}
+        self._all: Any = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
+
+    def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        if len(args) != 1 or kwargs:
+            raise TypeError(f"batch task {self.name!r}: push takes one item")
+        try:
+            return encoded(codec, args[0])
+        except Unsendable as error:
+            raise _unsendable(self.name, error) from error.__cause__
+
+    def encode_many(self, codec: Codec, said: Iterable[Any], data: bytearray) -> list[int]:
+        encode_into = _bytes_into if codec == "bytes" else ENCODERS[codec].encode_into
+        ends: list[int] = []
+        for each in said:
+            try:
+                encode_into(each, data, -1)
+            except _ENCODING as error:
+                raise _unsendable(self.name, error, len(ends)) from error
+            ends.append(len(data))
+        return ends
+
+    def decode(self, codec: Codec, payload: bytes) -> Any:
+        decoder = self._one.get(codec)
+        if decoder is None:
+            if not self._takes_bytes:
+                raise BadArguments(f"the codec {codec!r} carries no item of this task")
+            return payload
+        try:
+            return decoder.decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BadArguments(str(error)) from None
+
+    def decode_many(self, codec: Codec, payloads: Sequence[bytes]) -> list[Any]:
+        """All at once where that is possible: one call in C instead of one per job."""
+        if codec == "json":
+            try:
+                return self._all.decode(b"[%b]" % b",".join(payloads))  # type: ignore[no-any-return]
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise BadArguments(str(error)) from None
+        return [self.decode(codec, payload) for payload in payloads]
+
+    def said(self, item: Any) -> Any:
+        return item
+
+    def call(self, handler: Callable[..., Any], items: list[Any], context: Context) -> Any:
+        bound = self.signature.bind_partial()
+        bound.arguments[self._list] = items
+        if self.context is not None:
+            bound.arguments[self.context] = context
+        return handler(*bound.args, **bound.kwargs)
+
+
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def encoded(codec: Codec, value: Any) -> bytes:
+    """Raises Unsendable."""
+    if codec == "bytes":
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise Unsendable(f"codec bytes takes bytes, not {type(value).__name__}")
+        return bytes(value)
+    try:
+        return ENCODERS[codec].encode(value)  # type: ignore[no-any-return]
+    except _ENCODING as error:
+        raise Unsendable(str(error)) from error
+
+
+def _bytes_into(value: Any, data: bytearray, _: int) -> None:
+    data += encoded("bytes", value)
+
+
+def decoded(codec: Codec | None, value: bytes | None, kind: Any) -> Any:
+    """A result as what the handler's annotation says; what never was, is None."""
+    if value is None:
+        return None
+    if codec in _DECODERS:
+        return _DECODERS[codec](kind).decode(value)
+    return value
+
+
+def _encoder(codec: Codec) -> Any:
+    if codec == "bytes":
+        raise TypeError("codec bytes carries no arguments: only items of a batch task")
+    return ENCODERS[codec]
+
+
+def _unsendable(name: str, error: Exception, place: int | None = None) -> TypeError:
+    which = "" if place is None else f" of job {place} of its chunk"
+    return TypeError(f"task {name!r}: an argument{which} cannot be sent: {error}")
+
+
+def _item(kind: Any, name: str) -> Any:
+    """What the list of a batch task has in it."""
+    origin = get_origin(kind) or kind
+    if kind is Any or (isinstance(origin, type) and issubclass(list, origin)):
+        return get_args(kind)[0] if get_args(kind) else Any
+    raise TypeError(f"batch task {name!r} is given a list; its parameter is not annotated as one")
+
+
+def _decodable(kind: Any, name: str, what: str) -> Any:
+    try:
+        msgspec.json.Decoder(kind)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"task {name!r}: {what} cannot be received: {error}") from error
+    return kind
+
+
+def _receivable(kind: Any) -> bool:
+    try:
+        msgspec.json.Decoder(kind)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _form(name: str, parameters: Iterable[inspect.Parameter], hints: Hints) -> type[Struct]:
+    """The Struct of the parameters: those behind `*` by name only, as in the handler."""
+    placed: list[Any] = []
+    named: list[Any] = []
+    for each in parameters:
+        kind = _decodable(hints.of(each), name, f"the parameter {each.name!r}")
+        optional = each.default is not inspect.Parameter.empty
+        if each.kind is inspect.Parameter.VAR_POSITIONAL:
+            kind, optional = list[kind], True  # type: ignore[valid-type]
+        elif each.kind is inspect.Parameter.VAR_KEYWORD:
+            kind, optional = dict[str, kind], True  # type: ignore[valid-type]
+        # `Union` and not `|`: an annotation need not be a class.
+        field = (each.name, Union[kind, UnsetType], UNSET) if optional else (each.name, kind)  # noqa: UP007
+        (placed if each.kind in _POSITIONAL else named).append(field)
+    base = msgspec.defstruct(f"{name} arguments", placed, forbid_unknown_fields=True)
+    if not named:
+        return base
+    return msgspec.defstruct(
+        f"{name} arguments", named, bases=(base,), kw_only=True, forbid_unknown_fields=True
+    )

@@ -1,0 +1,265 @@
+"""Where an app's store lives: opened on first use, on a thread of its own, reachable from anywhere.
+
+One `Penstock` may be used from many threads, from any running loop, and after a fork. A remote store
+has a connection per loop, so asynchronous callers speak to it directly; one on a path is owned by
+the home thread (or by another process) and everybody else here is its client, so that a handler
+which blocks its loop blocks nobody's store. A store in memory belongs to the home thread alone, and
+calls travel there.
+
+Synchronous calls run on the home thread while their caller waits. Inside a running loop that would
+stop everything else, so there they are refused.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import uvloop
+
+from penstock.client.errors import BlocksTheLoop
+from penstock.model.errors import Unavailable
+from penstock.model.event import Event, EventKind
+from penstock.model.store import Store
+from penstock.model.wrapper import Call, Wrapper
+from penstock.open import open_store
+
+T = TypeVar("T")
+Opener = Callable[[], Awaitable[Store]]
+
+CLOSE_S: Final = 5.0  # at the end of the process
+
+
+class Home:
+    """The store of one app and tenant, and the thread that it lives on."""
+
+    def __init__(self, url: str, tenant: str, opener: Opener | None = None) -> None:
+        self.url = url
+        self.tenant = tenant
+        self._opener = opener or (lambda: open_store(url))
+        self._lock = threading.Lock()
+        self._thread: _Thread | None = None
+        self._opened: Future[Store] | None = None
+        self._store: Store | None = None  # once it is open
+        self._left_behind: Any = None  # by a fork: the other process's, and not to be let go of
+        _homes.add(self)
+
+    # -- asynchronous callers --------------------------------------------------------------------
+
+    async def store(self) -> Store:
+        """The store, for use on the running loop."""
+        if self._store is not None:
+            return self._store
+        opened = self._open()
+        # Shielded: it is opened for everybody, not for whoever came first and was cancelled.
+        store = await asyncio.shield(asyncio.wrap_future(opened))
+        with self._lock:
+            if self._opened is opened:  # still
+                self._store = store
+        return store
+
+    # -- synchronous callers ---------------------------------------------------------------------
+
+    def run(self, call: Coroutine[Any, Any, T], said: str, instead: str) -> T:
+        """What the call answers, made on the home thread while this one waits."""
+        try:
+            self.may_block(said, instead)
+        except BlocksTheLoop:
+            call.close()
+            raise
+        return self.wait(call)
+
+    def may_block(self, said: str, instead: str) -> None:
+        """Raises BlocksTheLoop where a synchronous call must not be made."""
+        if asyncio._get_running_loop() is not None:
+            raise BlocksTheLoop(said, instead)
+
+    def wait(self, call: Coroutine[Any, Any, T]) -> T:
+        with self._lock:  # so that the thread does not end between here and there
+            future = asyncio.run_coroutine_threadsafe(call, self._started().loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # interrupted while it waited: nobody waits any more
+            raise
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the home thread, running."""
+        with self._lock:
+            return self._started().loop
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def _started(self) -> "_Thread":
+        if self._thread is None:
+            self._thread = _Thread()
+            _open.add(self)
+        return self._thread
+
+    def _open(self) -> "Future[Store]":
+        """Have the home thread open the store; again if that failed."""
+        with self._lock:
+            if self._opened is None or _failed(self._opened):
+                loop = self._started().loop
+                self._opened = asyncio.run_coroutine_threadsafe(self._make(), loop)
+            return self._opened
+
+    async def _make(self) -> Store:
+        if self.url == "memory://" and self._left_behind is not None:
+            raise Unavailable(
+                "the jobs of a store in memory are in the process that this one was forked from:"
+                " use sqlite:///path or a server to share them"
+            )
+        store = await self._opener()
+        if self.url == "memory://":
+            return _Reached(store, asyncio.get_running_loop())
+        return store
+
+    async def aclose(self) -> None:
+        """Close the store. The next use opens it again."""
+        ending = self._end()
+        if ending is not None:
+            thread, closed = ending
+            await asyncio.shield(asyncio.wrap_future(closed))
+            thread.join()  # which has nothing left to do
+
+    def close(self) -> None:
+        self.may_block("close()", "aclose()")
+        self._close(None)
+
+    def _close(self, timeout: float | None) -> None:
+        ending = self._end()
+        if ending is not None:
+            thread, closed = ending
+            closed.result(timeout)
+            thread.join(timeout)
+
+    def _end(self) -> "tuple[_Thread, Future[None]] | None":
+        with self._lock:
+            thread, opened = self._thread, self._opened
+            self._thread = self._opened = self._store = None
+            _open.discard(self)
+            if thread is None:
+                return None
+            return thread, asyncio.run_coroutine_threadsafe(_closed(opened), thread.loop)
+
+    def _forked(self) -> None:
+        """In the child: whatever was open is the parent's. Letting go of it would touch its loop,
+        and whoever held the lock is not here."""
+        self._lock = threading.Lock()
+        if self._opened is not None or self._thread is not None:
+            self._left_behind = (self._left_behind, self._thread, self._opened)
+            self._thread = self._opened = self._store = None
+
+
+_homes: Final["weakref.WeakSet[Home]"] = weakref.WeakSet()
+_open: Final[set[Home]] = (
+    set()
+)  # kept until they are closed, at the end of the process if not before
+
+
+def _after_fork() -> None:
+    _open.clear()
+    for home in list(_homes):
+        home._forked()
+
+
+def _at_exit() -> None:
+    for home in list(_open):
+        with suppress(Exception):
+            home._close(CLOSE_S)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
+
+
+def _failed(opened: "Future[Store]") -> bool:
+    return opened.done() and (opened.cancelled() or opened.exception() is not None)
+
+
+class _Thread(threading.Thread):
+    """Runs a loop until it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(name="penstock-home", daemon=True)
+        self.loop = uvloop.new_event_loop()
+        self.start()
+
+    def run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+
+async def _closed(opened: "Future[Store] | None") -> None:
+    if opened is not None:
+        with suppress(Exception):  # one that could not be opened needs no closing
+            store = await asyncio.wrap_future(opened)
+            await store.close()
+    # Whoever still waits for something here waits in vain.
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks(loop) - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    loop.call_soon(loop.call_soon, loop.stop)  # behind the answer to whoever waits for this
+
+
+class _Reached(Wrapper):
+    """A store of another thread: calls are made there, and their answers come back here."""
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner = store
+        self._there = loop
+
+    @property
+    def inner(self) -> Store:
+        return self._inner
+
+    def _made(self, name: str, call: Call[T]) -> Call[T]:
+        return self._hop(call)
+
+    async def _hop(self, call: Call[T]) -> T:
+        if asyncio.get_running_loop() is self._there:
+            return await call
+        try:
+            future = asyncio.run_coroutine_threadsafe(call, self._there)
+        except RuntimeError:  # its loop has ended
+            call.close()
+            raise Unavailable("the store is closed") from None
+        return await asyncio.wrap_future(future)
+
+    async def watch(
+        self,
+        tenant: str,
+        *,
+        queues: Sequence[str] | None = None,
+        kinds: Sequence[EventKind] | None = None,
+    ) -> AsyncIterator[Event]:
+        events = self._inner.watch(tenant, queues=queues, kinds=kinds)
+        try:
+            while True:
+                try:
+                    yield await self._hop(_next(events))
+                except StopAsyncIteration:
+                    return
+        finally:
+            close = getattr(events, "aclose", None)
+            if close is not None:
+                await self._hop(close())
+
+    async def close(self) -> None:
+        await self._hop(self._inner.close())
+
+
+async def _next(events: AsyncIterator[Event]) -> Event:
+    return await anext(events)

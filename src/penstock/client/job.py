@@ -1,0 +1,140 @@
+"""A job that was pushed, in the hands of whoever pushed it: its id, its end, its result."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+
+import msgspec
+
+from penstock.client.arguments import decoded
+from penstock.client.errors import BadResult, JobFailed
+from penstock.model.duration import Duration, duration_ms
+from penstock.model.errors import Deadline, NotFound
+from penstock.model.job import OUTCOMES, Job, Outcome
+from penstock.model.lifecycle import State
+from penstock.model.store import Explanation, PushedRun, Result
+
+if TYPE_CHECKING:
+    from penstock.client.home import Home
+
+T = TypeVar("T")
+
+WAIT_MS: Final = 30_000  # of one call; a longer wait is several
+
+
+class PushedJob(Generic[T]):
+    """Synchronous calls block; each has an asynchronous twin that begins with `a`."""
+
+    __slots__ = ("_home", "_returns", "id", "outcome")
+
+    def __init__(self, home: "Home", job_id: int, outcome: Outcome, returns: Any = Any) -> None:
+        self.id = job_id
+        self.outcome = outcome  # created; updated or ignored where a key was taken
+        self._home = home
+        self._returns = returns
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} {self.outcome}>"
+
+    def __int__(self) -> int:
+        return self.id
+
+    async def aresult(self, timeout: Duration | None = None) -> T:  # noqa: ASYNC109 - as people say it
+        """What the handler answered, waiting for it; without a timeout as long as it takes.
+
+        Raises JobFailed if the job ended otherwise, Deadline if the time was not enough, NotFound
+        if nothing is known of it any more, and BadResult if the handler answered something else
+        than its annotation says.
+        """
+        left = None if timeout is None else duration_ms(timeout, "timeout")
+        result = await self._ended(left)
+        if result.state is not State.COMPLETED:
+            raise JobFailed(self.id, result)
+        try:
+            return decoded(result.codec, result.value, self._returns)  # type: ignore[no-any-return]
+        except msgspec.MsgspecError as error:
+            raise BadResult(f"the result of job {self.id} is not as annotated: {error}") from None
+
+    async def _ended(self, left: int | None) -> Result:
+        store = await self._home.store()
+        while True:
+            wait = WAIT_MS if left is None else min(left, WAIT_MS)
+            try:
+                return await store.result(self._home.tenant, self.id, wait_ms=wait)
+            except Deadline:
+                if left is not None:
+                    left -= wait
+                    if left <= 0:
+                        raise
+
+    def result(self, timeout: Duration | None = None) -> T:
+        return self._home.run(self.aresult(timeout), "result()", "aresult()")
+
+    async def aget(self) -> Job:
+        """Everything that is known of it now."""
+        store = await self._home.store()
+        (job,) = await store.get(self._home.tenant, [self.id])
+        if job is None:
+            raise NotFound(f"job {self.id} is not, or no longer, known")
+        return job
+
+    def get(self) -> Job:
+        return self._home.run(self.aget(), "get()", "aget()")
+
+    async def acancel(self) -> bool:
+        """Cancel it, also while it runs; False if it had ended."""
+        store = await self._home.store()
+        return bool((await store.cancel(self._home.tenant, [self.id])).acked)
+
+    def cancel(self) -> bool:
+        return self._home.run(self.acancel(), "cancel()", "acancel()")
+
+    async def aexplain(self) -> Explanation:
+        """Why it is not running."""
+        store = await self._home.store()
+        return await store.explain(self._home.tenant, self.id)
+
+    def explain(self) -> Explanation:
+        return self._home.run(self.aexplain(), "explain()", "aexplain()")
+
+
+class PushedJobs(Sequence[PushedJob[T]]):
+    """Jobs that were pushed together, in order; a handle is made where somebody looks at one."""
+
+    def __init__(self, home: "Home", runs: Sequence[PushedRun], returns: Any = Any) -> None:
+        self._home = home
+        self._runs = runs
+        self._returns = returns
+        self._ends = list(accumulate(map(_length, runs)))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} jobs>"
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def ids(self) -> list[int]:
+        return [job_id for run in self._runs for job_id, _ in run]
+
+    @overload
+    def __getitem__(self, index: int) -> PushedJob[T]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PushedJob[T]]: ...
+    def __getitem__(self, index: int | slice) -> PushedJob[T] | list[PushedJob[T]]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"{index} of {len(self)} jobs")
+        which = bisect_right(self._ends, place)
+        run = self._runs[which]
+        place -= self._ends[which - 1] if which else 0
+        if run.ids is None or run.outcomes is None:
+            return PushedJob(self._home, run.first + place, "created", self._returns)
+        return PushedJob(self._home, run.ids[place], OUTCOMES[run.outcomes[place]], self._returns)
+
+
+def _length(run: PushedRun) -> int:
+    return run.count if run.ids is None else len(run.ids)

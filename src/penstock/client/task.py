@@ -1,0 +1,230 @@
+"""A task: a handler with a name, that can be called as before and pushed as a job.
+
+The handler's signature survives: type checkers see the arguments of `push`, and what `result()`
+gives. `options` gives the same task with other options; nothing is changed in place.
+"""
+
+import inspect
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
+
+from penstock.client.arguments import Arguments, Items
+from penstock.client.context import Context
+from penstock.client.job import PushedJob, PushedJobs
+from penstock.client.options import Errors, Options, Plan, planned
+from penstock.client.sending import Sending
+from penstock.model.duration import Duration, duration_ms
+from penstock.model.job import MAX_BATCH, OUTCOMES, Run
+from penstock.model.store import Durability, PushedRun
+
+if TYPE_CHECKING:
+    from penstock.client.app import Penstock
+    from penstock.client.flow import Signature
+
+log: Final = logging.getLogger("penstock.push")
+
+P = ParamSpec("P")
+T = TypeVar("T")  # what a job's result is
+C = TypeVar("C")  # what a plain call gives: the result, or its coroutine
+
+
+class Task(Generic[P, T, C]):
+    """Made by `@app.task`. `T` is what its jobs answer, `C` what a plain call gives."""
+
+    def __init__(
+        self,
+        app: "Penstock",
+        handler: Callable[..., Any],
+        name: str,
+        plan: Plan,
+        *,
+        batch: int | None = None,
+        retry_on: Errors | type[BaseException] = (Exception,),
+        dead_on: Errors | type[BaseException] = (),
+        soft_timeout: Duration | None = None,
+        result: bool = True,
+    ) -> None:
+        self.app = app
+        self.handler = handler
+        self.name = name
+        self.plan = plan
+        self.batch = batch  # the most jobs of one call; None: one job a call
+        self.retry_on = _errors(retry_on)
+        self.dead_on = _errors(dead_on)
+        self.soft_timeout_ms = None if soft_timeout is None else duration_ms(soft_timeout)
+        self.keeps_result = result
+        self.is_async = inspect.iscoroutinefunction(handler)
+        self.arguments: Any = (Arguments if batch is None else Items)(handler, name)
+        self._context_at = _place(inspect.signature(handler), self.arguments.context)
+        self.__name__ = getattr(handler, "__name__", name)
+        self.__doc__ = handler.__doc__
+        self.__module__ = handler.__module__
+        self.__wrapped__ = handler
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} on {self.plan.queue}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """A plain call: the handler runs here and now, and no job is made."""
+        name, at = self.arguments.context, self._context_at
+        if name is None or name in kwargs or any(isinstance(each, Context) for each in args):
+            return self.handler(*args, **kwargs)  # type: ignore[no-any-return]
+        context = Context.alone(self.plan.queue, self.name)
+        if at is not None and len(args) >= at:
+            return self.handler(*args[:at], context, *args[at:], **kwargs)  # type: ignore[no-any-return]
+        return self.handler(*args, **kwargs, **{name: context})  # type: ignore[no-any-return]
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether another attempt may help after this error."""
+        from penstock.client.errors import Retry, SoftTimeout
+
+        if isinstance(error, self.dead_on):
+            return False
+        return isinstance(error, (*self.retry_on, Retry, SoftTimeout, SystemExit))
+
+    def options(self, **options: Unpack[Options]) -> "Task[P, T, C]":
+        """The same task, pushed with these options."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.plan = planned(self.plan, options)
+        return other
+
+    def s(self, *args: Any, **kwargs: Any) -> "Signature[T]":
+        """A call of this task as a part of a flow: see `chain` and `group`.
+
+        The result of what runs before it takes the first parameter that is not said here.
+        """
+        from penstock.client.flow import Signature
+
+        return Signature(self, args, kwargs)
+
+    def si(self, *args: P.args, **kwargs: P.kwargs) -> "Signature[T]":
+        """The same where nothing is taken from what runs before it."""
+        from penstock.client.flow import Signature
+
+        return Signature(self, args, kwargs, immutable=True)
+
+    # -- pushing ---------------------------------------------------------------------------------
+
+    async def apush(self, *args: P.args, **kwargs: P.kwargs) -> PushedJob[T]:
+        """Push one job; it is safe when this answers."""
+        plan = self._before()
+        payload = self.arguments.encode(plan.job.codec, args, kwargs)
+        return self._made_one(await self._send(plan.run(payload, [len(payload)]), plan.durability))
+
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> PushedJob[T]:
+        # Everything but the sending happens in the caller's thread: arguments, hooks, errors.
+        home = self.app.home
+        home.may_block("push()", "apush()")
+        plan = self._before()
+        payload = self.arguments.encode(plan.job.codec, args, kwargs)
+        run = plan.run(payload, [len(payload)])
+        return self._made_one(home.wait(self._send(run, plan.durability)))
+
+    async def apush_many(
+        self,
+        jobs: "Iterable[Any] | AsyncIterable[Any]",
+        *,
+        chunk: int = MAX_BATCH,
+        atomic: bool = False,
+    ) -> PushedJobs[T]:
+        """Push many jobs: a tuple of arguments, or a mapping of named ones, for each.
+
+        They go in chunks of at most 10,000 (and 32 MiB), each all or nothing. With `atomic` all of
+        them appear at one instant, or none.
+        """
+        sending = Sending(self.app.home, self._before(), self.arguments, chunk, atomic)
+        try:
+            async for said in _chunks(jobs, sending.chunk):
+                for run in sending.packed(said):
+                    await sending.send(run)
+            await sending.commit()
+        except BaseException:
+            await sending.abort()
+            raise
+        return self._made_many(sending.runs)
+
+    def push_many(
+        self, jobs: Iterable[Any], *, chunk: int = MAX_BATCH, atomic: bool = False
+    ) -> PushedJobs[T]:
+        home = self.app.home
+        home.may_block("push_many()", "apush_many()")
+        sending = Sending(home, self._before(), self.arguments, chunk, atomic)
+        source = iter(jobs)
+        try:
+            while said := list(islice(source, sending.chunk)):
+                for run in sending.packed(said):
+                    home.wait(sending.send(run))
+            home.wait(sending.commit())
+        except BaseException:
+            home.wait(sending.abort())
+            raise
+        return self._made_many(sending.runs)
+
+    async def _send(self, run: Run, durability: Durability | None) -> PushedRun:
+        home = self.app.home
+        store = await home.store()
+        pushed = await store.push(home.tenant, (run,), durability=durability)
+        return pushed.runs[0]
+
+    def _made_one(self, run: PushedRun) -> PushedJob[T]:
+        home, returns = self.app.home, self.arguments.returns
+        if run.ids is None or run.outcomes is None:
+            job: PushedJob[T] = PushedJob(home, run.first, "created", returns)
+        else:
+            job = PushedJob(home, run.ids[0], OUTCOMES[run.outcomes[0]], returns)
+        if self.app.middleware:
+            self._after([job.id])
+        return job
+
+    def _made_many(self, runs: Sequence[PushedRun]) -> PushedJobs[T]:
+        made: PushedJobs[T] = PushedJobs(self.app.home, runs, self.arguments.returns)
+        if self.app.middleware:
+            self._after(made.ids)
+        return made
+
+    def _before(self) -> Plan:
+        plan = self.plan
+        for each in self.app.middleware:
+            plan = each.before_push(self, plan)
+        return plan
+
+    def _after(self, ids: list[int]) -> None:
+        for each in reversed(self.app.middleware):
+            try:
+                each.after_push(self, ids)
+            except Exception:
+                log.exception("%s.after_push failed", type(each).__name__)
+
+
+def _errors(said: Errors | type[BaseException]) -> Errors:
+    return said if isinstance(said, tuple) else (said,)
+
+
+def _place(signature: inspect.Signature, name: str | None) -> int | None:
+    """Where the parameter stands among those that are given by position, if it is one."""
+    for place, each in enumerate(signature.parameters.values()):
+        if each.name == name:
+            by_name = each.kind is inspect.Parameter.KEYWORD_ONLY
+            return None if by_name else place
+    return None
+
+
+async def _chunks(
+    jobs: "Iterable[Any] | AsyncIterable[Any]", chunk: int
+) -> AsyncIterator[Iterable[Any]]:
+    if not isinstance(jobs, AsyncIterable):
+        source = iter(jobs)
+        while said := list(islice(source, chunk)):
+            yield said
+        return
+    held = []
+    async for each in jobs:
+        held.append(each)
+        if len(held) == chunk:
+            yield held
+            held = []
+    if held:
+        yield held
