@@ -30,6 +30,7 @@ _LOOK: Final = "Look and manage"
 _KEEP: Final = "Keep"
 
 COMMANDS: Final = {
+    "demo": Named("demo.command", _RUN, "Show a day's mixed work in under a minute."),
     "serve": Named("serve", _RUN, "Put a store on the network."),
     "worker": Named("worker", _RUN, "Run an app's tasks until told to stop."),
     "push": Named("work", _WORK, "Push a job, or a file of them."),
@@ -90,16 +91,6 @@ def build_app() -> "typer.Typer":
         ] = False,
     ) -> None:
         """Penstock, a job queue."""
-
-    @app.command(rich_help_panel=_RUN)
-    def demo(
-        jobs: Annotated[int, typer.Option(min=1, help="How many jobs to run.")] = 100_000,
-        batch: Annotated[int, typer.Option(min=1, help="Jobs per call.")] = 1_000,
-    ) -> None:
-        """Push, claim and ack jobs on an embedded store, and print the rates."""
-        from penstock.cli.demo import demo as run_demo
-
-        run_demo(jobs=jobs, batch=batch)
 
     return app
 
