@@ -107,6 +107,7 @@ def command(
     audit_file: Annotated[
         str | None, typer.Option(help="Where actions of administrators are written down.")
     ] = None,
+    events: Annotated[str | None, typer.Option(help="The directory of the event log.")] = None,
     tokens_file: Annotated[str | None, typer.Option(help="A TOML file with [[tokens]].")] = None,
     config: Annotated[
         Path | None, typer.Option(help="The settings; penstock.toml, if it is there.")
@@ -131,6 +132,7 @@ def command(
         "log_format": log_format,
         "log_level": log_level,
         "audit_file": audit_file,
+        "events": events,
         "tokens_file": tokens_file,
     }
     raise typer.Exit(serve(flags, config, as_json=as_json, print_config=print_config))
