@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         SoftTimeout,
         UnknownTask,
     )
+    from penstock.client.flow import Flow, chain, group
     from penstock.client.job import PushedJob, PushedJobs
     from penstock.client.middleware import Middleware
+    from penstock.client.pushed_flow import PushedFlow
     from penstock.client.task import Task
 
 _WHERE = {
@@ -42,9 +44,13 @@ _WHERE = {
     "Retry": "errors",
     "SoftTimeout": "errors",
     "UnknownTask": "errors",
+    "Flow": "flow",
+    "chain": "flow",
+    "group": "flow",
     "PushedJob": "job",
     "PushedJobs": "job",
     "Middleware": "middleware",
+    "PushedFlow": "pushed_flow",
     "Task": "task",
 }
 
@@ -52,9 +58,11 @@ __all__ = [
     "BlocksTheLoop",
     "Context",
     "Dead",
+    "Flow",
     "JobFailed",
     "Middleware",
     "Penstock",
+    "PushedFlow",
     "PushedJob",
     "PushedJobs",
     "Retry",
@@ -63,8 +71,10 @@ __all__ = [
     "UnknownTask",
     "__version__",
     "at_once",
+    "chain",
     "exponential",
     "fixed",
+    "group",
     "linear",
     "waits",
 ]

@@ -11,7 +11,7 @@ task. `*args` and `**kwargs` travel as a list and an object under their own name
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Union, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -27,7 +27,10 @@ _DECODERS: Final[dict[str, Any]] = {
     "json": msgspec.json.Decoder,
     "msgpack": msgspec.msgpack.Decoder,
 }
-_NOTHING: Final = {b"null", b"\xc0"}  # what a job has that was pushed without a payload
+# What a job has that was pushed without a payload, and what it stands for.
+_NOTHING: Final = {("json", b"null"): b"{}", ("msgpack", b"\xc0"): b"\x80"}
+# What encoding raises; integers beyond 64 bits overflow, and what contains itself never ends.
+_ENCODING: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -38,6 +41,10 @@ Said = Sequence[Any] | Mapping[str, Any]
 
 class BadArguments(ValueError):
     """The payload is not what the handler's parameters ask for."""
+
+
+class Unsendable(TypeError):
+    """A value that the codec has no form for."""
 
 
 class Hints:
@@ -56,6 +63,17 @@ class Hints:
     def of(self, parameter: inspect.Parameter) -> Any:
         return self.types.get(parameter.name, Any)
 
+    def context(self, parameters: Iterable[inspect.Parameter], name: str) -> str | None:
+        """The parameter that asks for the Context, be it `Context | None`."""
+        asking = [
+            each.name
+            for each in parameters
+            if (hint := self.of(each)) is Context or Context in get_args(hint)
+        ]
+        if len(asking) > 1:
+            raise TypeError(f"task {name!r} asks for its Context twice")
+        return asking[0] if asking else None
+
 
 class Arguments:
     """How the arguments of one handler are bound, encoded, decoded and passed."""
@@ -66,16 +84,16 @@ class Arguments:
         hints = Hints(handler, name)
         self.returns = hints.returns if _receivable(hints.returns) else Any
         parameters = list(self.signature.parameters.values())
-        contexts = [each for each in parameters if hints.of(each) is Context]
-        if len(contexts) > 1:
-            raise TypeError(f"task {name!r} asks for its Context twice")
-        self.context = contexts[0].name if contexts else None
+        self.context = hints.context(parameters, name)
         fields = [each for each in parameters if each.name != self.context]
-        self.variadic = any(each.kind in _VARIADIC for each in fields)
-        self._positional_only = tuple(
-            each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY
+        # Building the Struct binds like a call of the handler, but for these.
+        peculiar = (*_VARIADIC, inspect.Parameter.POSITIONAL_ONLY)
+        self._peculiar = any(each.kind in peculiar for each in parameters)
+        self._bound = self.signature.replace(parameters=fields) if self._peculiar else None
+        self._more = next(
+            (each.name for each in fields if each.kind is inspect.Parameter.VAR_KEYWORD), None
         )
-        self._bound = self.signature.replace(parameters=fields) if self.variadic else None
+        self._named = {each.name for each in parameters if each.kind in _NAMED}
         self.form = _form(name, fields, hints)
         self._decoders = {codec: make(self.form) for codec, make in _DECODERS.items()}
 
@@ -91,22 +109,27 @@ class Arguments:
             raise TypeError(f"task {self.name!r}: {error}") from None
 
     def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        return encoded(codec, self.bind(args, kwargs), self.name)
+        value = self.bind(args, kwargs)
+        try:
+            return _encoder(codec).encode(value)  # type: ignore[no-any-return]
+        except _ENCODING as error:
+            raise _unsendable(self.name, error) from error
 
     def encode_many(self, codec: Codec, said: Iterable[Said], data: bytearray) -> list[int]:
         """Append every job's payload to `data`; answers where each ends."""
-        encode_into, form = ENCODERS[codec].encode_into, self.form
-        ends = []
+        encode_into, form = _encoder(codec).encode_into, self.form
+        straight = self._bound is None
+        ends: list[int] = []
         for each in said:
             # A tuple of all arguments is built in C; whatever else it is, `_one` knows.
             try:
-                value = form(*each) if type(each) is tuple and not self.variadic else None
+                value = form(*each) if straight and type(each) is tuple else self._one(each)
             except TypeError:
-                value = None
+                value = self._one(each)
             try:
-                encode_into(self._one(each) if value is None else value, data, -1)
-            except (TypeError, ValueError, msgspec.MsgspecError) as error:
-                raise _unsendable(self.name, error) from error
+                encode_into(value, data, -1)
+            except _ENCODING as error:
+                raise _unsendable(self.name, error, len(ends)) from error
             ends.append(len(data))
         return ends
 
@@ -127,23 +150,33 @@ class Arguments:
         if decoder is None:
             raise BadArguments(f"the codec {codec!r} carries no arguments")
         try:
-            return decoder.decode(b"{}" if codec == "json" and payload in _NOTHING else payload)  # type: ignore[no-any-return]
+            values: Struct = decoder.decode(_NOTHING.get((codec, payload), payload))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadArguments(str(error)) from None
+        if self._more is not None and (more := getattr(values, self._more)) is not UNSET:
+            twice = self._named & more.keys()
+            if twice:
+                raise BadArguments(f"Object has {min(twice)!r} twice - at `$.{self._more}`")
+        return values
 
-    def call(self, handler: Callable[..., Any], values: Struct, context: Context) -> Any:
-        """What the handler answers: of an asynchronous one, its coroutine."""
-        named = {
+    def said(self, values: Struct) -> dict[str, Any]:
+        """The arguments that were said, by name."""
+        return {
             field: value
             for field in values.__struct_fields__
             if (value := getattr(values, field)) is not UNSET
         }
+
+    def call(self, handler: Callable[..., Any], values: Struct, context: Context) -> Any:
+        """What the handler answers: of an asynchronous one, its coroutine."""
+        named = self.said(values)
         if self.context is not None:
             named[self.context] = context
-        if not self.variadic and not self._positional_only:
+        if self._bound is None:
             return handler(**named)
         bound = self.signature.bind_partial()
         bound.arguments.update(named)
+        bound.apply_defaults()  # else what follows one that was not said could not be placed
         return handler(*bound.args, **bound.kwargs)
 
 
@@ -154,34 +187,42 @@ class Items:
         self.name = name
         hints = Hints(handler, name)
         self.returns = Any
-        parameters = list(inspect.signature(handler).parameters.values())
-        self.context = next((each.name for each in parameters if hints.of(each) is Context), None)
+        self.signature = inspect.signature(handler)
+        parameters = list(self.signature.parameters.values())
+        self.context = hints.context(parameters, name)
         lists = [each for each in parameters if each.name != self.context]
         if len(lists) != 1 or lists[0].kind not in _POSITIONAL:
             raise TypeError(f"batch task {name!r} must take one list (and, if it likes, a Context)")
-        item = getattr(hints.of(lists[0]), "__args__", (Any,))[0]
-        item = _decodable(item, name, f"an item of {lists[0].name!r}")
+        item = _decodable(_item(hints.of(lists[0]), name), name, f"an item of {lists[0].name!r}")
+        self._list = lists[0].name
+        self._takes_bytes = item in (bytes, Any)
         self._one = {codec: make(item) for codec, make in _DECODERS.items()}
         self._all: Any = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
 
     def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         if len(args) != 1 or kwargs:
             raise TypeError(f"batch task {self.name!r}: push takes one item")
-        return encoded(codec, args[0], self.name)
+        try:
+            return encoded(codec, args[0])
+        except Unsendable as error:
+            raise _unsendable(self.name, error) from error.__cause__
 
     def encode_many(self, codec: Codec, said: Iterable[Any], data: bytearray) -> list[int]:
-        encode_into, ends = ENCODERS[codec].encode_into, []
+        encode_into = _bytes_into if codec == "bytes" else ENCODERS[codec].encode_into
+        ends: list[int] = []
         for each in said:
             try:
                 encode_into(each, data, -1)
-            except (TypeError, ValueError, msgspec.MsgspecError) as error:
-                raise _unsendable(self.name, error) from error
+            except _ENCODING as error:
+                raise _unsendable(self.name, error, len(ends)) from error
             ends.append(len(data))
         return ends
 
     def decode(self, codec: Codec, payload: bytes) -> Any:
         decoder = self._one.get(codec)
         if decoder is None:
+            if not self._takes_bytes:
+                raise BadArguments(f"the codec {codec!r} carries no item of this task")
             return payload
         try:
             return decoder.decode(payload)
@@ -197,19 +238,34 @@ class Items:
                 raise BadArguments(str(error)) from None
         return [self.decode(codec, payload) for payload in payloads]
 
+    def said(self, item: Any) -> Any:
+        return item
+
     def call(self, handler: Callable[..., Any], items: list[Any], context: Context) -> Any:
-        return handler(items) if self.context is None else handler(items, **{self.context: context})
+        bound = self.signature.bind_partial()
+        bound.arguments[self._list] = items
+        if self.context is not None:
+            bound.arguments[self.context] = context
+        return handler(*bound.args, **bound.kwargs)
 
 
-def encoded(codec: Codec, value: Any, name: str) -> bytes:
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def encoded(codec: Codec, value: Any) -> bytes:
+    """Raises Unsendable."""
     if codec == "bytes":
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"task {name!r}: codec bytes takes bytes, not {type(value).__name__}")
+            raise Unsendable(f"codec bytes takes bytes, not {type(value).__name__}")
         return bytes(value)
     try:
         return ENCODERS[codec].encode(value)  # type: ignore[no-any-return]
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise _unsendable(name, error) from error
+    except _ENCODING as error:
+        raise Unsendable(str(error)) from error
+
+
+def _bytes_into(value: Any, data: bytearray, _: int) -> None:
+    data += encoded("bytes", value)
 
 
 def decoded(codec: Codec | None, value: bytes | None, kind: Any) -> Any:
@@ -221,8 +277,23 @@ def decoded(codec: Codec | None, value: bytes | None, kind: Any) -> Any:
     return value
 
 
-def _unsendable(name: str, error: Exception) -> TypeError:
-    return TypeError(f"task {name!r}: an argument cannot be sent: {error}")
+def _encoder(codec: Codec) -> Any:
+    if codec == "bytes":
+        raise TypeError("codec bytes carries no arguments: only items of a batch task")
+    return ENCODERS[codec]
+
+
+def _unsendable(name: str, error: Exception, place: int | None = None) -> TypeError:
+    which = "" if place is None else f" of job {place} of its chunk"
+    return TypeError(f"task {name!r}: an argument{which} cannot be sent: {error}")
+
+
+def _item(kind: Any, name: str) -> Any:
+    """What the list of a batch task has in it."""
+    origin = get_origin(kind) or kind
+    if kind is Any or (isinstance(origin, type) and issubclass(list, origin)):
+        return get_args(kind)[0] if get_args(kind) else Any
+    raise TypeError(f"batch task {name!r} is given a list; its parameter is not annotated as one")
 
 
 def _decodable(kind: Any, name: str, what: str) -> Any:

@@ -5,10 +5,14 @@
     SoftTimeout      raised in a handler: its soft timeout is over, it should come to an end
     JobFailed        raised by `result()`: the job ended otherwise than by completing
     BlocksTheLoop    raised by a synchronous call inside a running loop, before anything is done
+    BadResult        raised by `result()`: the result is not what the handler's annotation says
     UnknownTask      nothing of that name is registered
 
-Errors of stores (`penstock.model.errors`) pass through the SDK as they are.
+Errors of stores (`penstock.model.errors`) pass through the SDK as they are. All of them can be
+pickled: tasks and tests run in pools of processes, too.
 """
+
+from typing import Any
 
 from penstock.model.duration import Duration, duration_ms
 from penstock.model.job import JobError
@@ -23,6 +27,9 @@ class Retry(Exception):
         super().__init__(reason)
         self.after_ms = None if after is None else duration_ms(after, "after")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Retry, (None, *self.args), {"after_ms": self.after_ms}
+
 
 class Dead(Exception):
     """Nothing will make this job succeed: it goes to the dead letters, whatever attempts are left."""
@@ -35,12 +42,19 @@ class SoftTimeout(BaseException):
     handler does not swallow it.
     """
 
+    def __init__(self, message: str = "the soft timeout of the attempt is over") -> None:
+        super().__init__(message)  # in a thread it is raised by its class alone
+
 
 class BlocksTheLoop(RuntimeError):
     def __init__(self, call: str, instead: str) -> None:
         super().__init__(
             f"{call} would block the running event loop; use `await {instead}` in asynchronous code"
         )
+        self._of = (call, instead)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlocksTheLoop, self._of
 
 
 class UnknownTask(LookupError):
@@ -48,6 +62,10 @@ class UnknownTask(LookupError):
         names = ", ".join(known) or "none"
         super().__init__(f"no task is called {name!r}; known here: {names}")
         self.name = name
+        self._known = known
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnknownTask, (self.name, self._known)
 
 
 class JobFailed(Exception):
@@ -60,3 +78,11 @@ class JobFailed(Exception):
         self.error: JobError | None = result.error  # of the last attempt; None if there was none
         why = "" if result.error is None else f": {result.error.kind}: {result.error.message}"
         super().__init__(f"job {job_id} is {result.state.value}{why}")
+        self._result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JobFailed, (self.job_id, self._result)
+
+
+class BadResult(ValueError):
+    """The job completed, and its result cannot be read as what the handler's annotation says."""

@@ -12,13 +12,14 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from penstock.client.arguments import BadArguments, encoded
+from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
 from penstock.client.errors import Dead, Retry, SoftTimeout
+from penstock.client.soft import within
 from penstock.model.job import Codec, JobError
 
 if TYPE_CHECKING:
@@ -46,9 +47,18 @@ class Interrupted(msgspec.Struct, frozen=True):
 
 
 Outcome = Completed | Failed | Interrupted
+Ended = TypeVar("Ended", bound="Outcome | BatchOutcome")
 
 DONE: Final = Completed()
 INTERRUPTED: Final = Interrupted()
+
+# What a handler may end with beside an answer; a cancellation is not among them. SoftTimeout and
+# SystemExit are no Exceptions, and end the attempt, not the worker.
+RAISED: Final = (Exception, SoftTimeout, SystemExit)
+
+
+class ResultNotSendable(TypeError):
+    """The handler answered what JSON cannot say."""
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
@@ -73,39 +83,51 @@ class Executor:
         try:
             values = task.arguments.decode(job.options.codec, job.payload)
         except BadArguments as error:
-            return _refused(error)
+            return self.failed(task, error)
         return Prepared(task, values, context)
 
     async def run(self, prepared: Prepared) -> Outcome:
         """Await an asynchronous handler."""
         task, context = prepared.task, prepared.context
+        entered: list[Middleware] = []
         try:
-            for each in self._middleware:
-                each.before_run(context)
-            value = await task.arguments.call(task.handler, prepared.values, context)
+            self._before(context, entered)
+            call = task.arguments.call(task.handler, prepared.values, context)
+            soft_ms = task.soft_timeout_ms
+            value = await (call if soft_ms is None else within(call, soft_ms))
             outcome: Outcome = answered(task, value)
         except asyncio.CancelledError:
             outcome = INTERRUPTED
-        except (Exception, SoftTimeout) as error:  # noqa: BLE001 - whatever a handler raises is told
-            outcome = failed(task, error)
-        return self._after(context, outcome)
+        except RAISED as error:
+            outcome = self.failed(task, error)
+        return self._after(context, outcome, entered)
 
     def run_here(self, prepared: Prepared) -> Outcome:
         """Call a plain handler, in this thread."""
         task, context = prepared.task, prepared.context
+        entered: list[Middleware] = []
         try:
-            for each in self._middleware:
-                each.before_run(context)
+            self._before(context, entered)
             value = task.arguments.call(task.handler, prepared.values, context)
             outcome: Outcome = answered(task, value)
         except asyncio.CancelledError:
             outcome = INTERRUPTED
-        except (Exception, SoftTimeout, SystemExit) as error:  # noqa: BLE001
-            outcome = failed(task, error)
-        return self._after(context, outcome)
+        except RAISED as error:
+            outcome = self.failed(task, error)
+        return self._after(context, outcome, entered)
 
-    def _after(self, context: Context, outcome: Outcome) -> Outcome:
-        for each in reversed(self._middleware):
+    def failed(self, task: "Task[..., Any, Any]", error: BaseException) -> Failed:
+        """What an exception means for the job. Overridden by whoever wants to see the exception."""
+        return failed(task, error)
+
+    def _before(self, context: Context, entered: "list[Middleware]") -> None:
+        for each in self._middleware:
+            each.before_run(context)
+            entered.append(each)
+
+    def _after(self, context: Context, outcome: Ended, entered: "list[Middleware]") -> Ended:
+        """Those whose `before_run` was passed hear of the end, the last one first."""
+        for each in reversed(entered):
             try:
                 each.after_run(context, outcome)
             except Exception:
@@ -114,23 +136,23 @@ class Executor:
 
 
 def answered(task: "Task[..., Any, Any]", value: Any) -> Outcome:
+    """Raises ResultNotSendable."""
     if value is None or not task.keeps_result:
         return DONE
     try:
-        return Completed(encoded("json", value, task.name), "json")
-    except TypeError as error:
-        # Trying again would do the work again, for a result that cannot be kept either.
-        return Failed(
-            error=JobError(
-                kind="ResultNotSendable",
-                message=f"{error}; answer something that JSON can say, or say result=False",
-            ),
-            dead=True,
-        )
+        return Completed(encoded("json", value), "json")
+    except Unsendable as error:
+        raise ResultNotSendable(
+            f"{error}; answer something that JSON can say, or say result=False"
+        ) from None
 
 
 def failed(task: "Task[..., Any, Any]", error: BaseException) -> Failed:
     """What an exception of the handler means for the job."""
+    if isinstance(error, BadArguments | ResultNotSendable):
+        # Trying again would change nothing, or do the work again for nothing; and no frame of the
+        # handler has to do with it.
+        return Failed(error=JobError(kind=type(error).__name__, message=str(error)), dead=True)
     told = job_error(error)
     if isinstance(error, Retry):
         return Failed(error=told, retry_in_ms=error.after_ms)
@@ -144,14 +166,14 @@ def job_error(error: BaseException) -> JobError:
     while frames is not None and frames.tb_frame.f_globals.get("__name__") in _OURS:
         frames = frames.tb_next
     lines = traceback.format_exception(type(error), error, frames, limit=-TRACE_FRAMES)
-    return JobError(kind=type(error).__name__, message=str(error), trace="".join(lines))
+    try:
+        message = str(error)
+    except Exception as another:  # noqa: BLE001 - its own __str__ may be what is broken
+        message = f"its message cannot be said: {type(another).__name__}"
+    return JobError(kind=type(error).__name__, message=message, trace="".join(lines))
 
 
-_OURS: Final = {__name__, "penstock.client.arguments"}
-
-
-def _refused(error: BadArguments) -> Failed:
-    return Failed(error=JobError(kind="BadArguments", message=str(error)), dead=True)
+_OURS: Final = {__name__, "penstock.client.arguments", "penstock.client.soft"}
 
 
 # -- batches -------------------------------------------------------------------------------------
@@ -191,7 +213,7 @@ def gathered(
             items.append(task.arguments.decode(codec, payload))
             places.append(place)
         except BadArguments as error:
-            refused[place] = _refused(error)
+            refused[place] = failed(task, error)
     return Batch(task, items, places, refused, context)
 
 
@@ -200,54 +222,62 @@ class BatchExecutor(Executor):
         task, context = batch.task, batch.context
         if not batch.items:
             return BatchOutcome(each=batch.refused)
+        entered: list[Middleware] = []
         try:
-            for each in self._middleware:
-                each.before_run(context)
-            value = await task.arguments.call(task.handler, batch.items, context)
-            outcome = _batch_answered(batch, value)
+            self._before(context, entered)
+            call = task.arguments.call(task.handler, batch.items, context)
+            soft_ms = task.soft_timeout_ms
+            value = await (call if soft_ms is None else within(call, soft_ms))
+            outcome = self._batch_answered(batch, value)
         except asyncio.CancelledError:
             outcome = BatchOutcome(all=INTERRUPTED)
-        except (Exception, SoftTimeout) as error:  # noqa: BLE001
-            outcome = _batch_failed(batch, failed(task, error))
-        self._after(context, outcome.all or DONE)
-        return outcome
+        except RAISED as error:
+            outcome = _batch_failed(batch, self.failed(task, error))
+        return self._after(context, outcome, entered)
 
     def run_batch_here(self, batch: Batch) -> BatchOutcome:
         task, context = batch.task, batch.context
         if not batch.items:
             return BatchOutcome(each=batch.refused)
+        entered: list[Middleware] = []
         try:
-            for each in self._middleware:
-                each.before_run(context)
+            self._before(context, entered)
             value = task.arguments.call(task.handler, batch.items, context)
-            outcome = _batch_answered(batch, value)
+            outcome = self._batch_answered(batch, value)
         except asyncio.CancelledError:
             outcome = BatchOutcome(all=INTERRUPTED)
-        except (Exception, SoftTimeout, SystemExit) as error:  # noqa: BLE001
-            outcome = _batch_failed(batch, failed(task, error))
-        self._after(context, outcome.all or DONE)
-        return outcome
+        except RAISED as error:
+            outcome = _batch_failed(batch, self.failed(task, error))
+        return self._after(context, outcome, entered)
+
+    def _batch_answered(self, batch: Batch, value: Any) -> BatchOutcome:
+        """Nothing: all are done. A list: each item's result, or the exception that it ended with."""
+        if value is None:
+            return BatchOutcome(each=batch.refused) if batch.refused else BatchOutcome(all=DONE)
+        if not isinstance(value, list | tuple):
+            raise TypeError(
+                f"a batch task answers None or a list as long as its batch ({len(batch.items)}),"
+                f" not {type(value).__name__}"
+            )
+        if len(value) != len(batch.items):
+            raise TypeError(
+                f"a batch task answers as many results as it got items ({len(batch.items)}),"
+                f" not {len(value)}"
+            )
+        each = dict(batch.refused)
+        for place, one in zip(batch.places, value, strict=True):
+            if isinstance(one, BaseException):
+                cancelled = isinstance(one, asyncio.CancelledError)
+                each[place] = INTERRUPTED if cancelled else self.failed(batch.task, one)
+            elif one is not None:
+                try:
+                    each[place] = answered(batch.task, one)
+                except ResultNotSendable as error:
+                    each[place] = self.failed(batch.task, error)
+        return BatchOutcome(each=each) if each else BatchOutcome(all=DONE)
 
 
 def _batch_failed(batch: Batch, outcome: Failed) -> BatchOutcome:
     if not batch.refused:
         return BatchOutcome(all=outcome)
     return BatchOutcome(each={**dict.fromkeys(batch.places, outcome), **batch.refused})
-
-
-def _batch_answered(batch: Batch, value: Any) -> BatchOutcome:
-    """Nothing: all are done. A list: each item's result, or the exception that it ended with."""
-    if value is None:
-        return BatchOutcome(each=batch.refused) if batch.refused else BatchOutcome(all=DONE)
-    if not isinstance(value, list | tuple) or len(value) != len(batch.items):
-        raise TypeError(
-            f"a batch task answers None or a list as long as its batch ({len(batch.items)}),"
-            f" not {type(value).__name__}"
-        )
-    each = dict(batch.refused)
-    for place, one in zip(batch.places, value, strict=True):
-        if isinstance(one, BaseException):
-            each[place] = failed(batch.task, one)
-        elif one is not None:
-            each[place] = answered(batch.task, one)
-    return BatchOutcome(each=each) if each else BatchOutcome(all=DONE)

@@ -43,29 +43,45 @@ class Home:
         self.tenant = tenant
         self._opener = opener or (lambda: open_store(url))
         self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: _Thread | None = None
         self._opened: Future[Store] | None = None
+        self._store: Store | None = None  # once it is open
+        self._left_behind: Any = None  # by a fork: the other process's, and not to be let go of
+        _homes.add(self)
 
     # -- asynchronous callers --------------------------------------------------------------------
 
     async def store(self) -> Store:
         """The store, for use on the running loop."""
-        opened = self._opened
-        if opened is None or self._pid != os.getpid():
-            opened = self._open()
-        if opened.done():
-            return opened.result()
-        return await asyncio.wrap_future(opened)
+        if self._store is not None:
+            return self._store
+        opened = self._open()
+        # Shielded: it is opened for everybody, not for whoever came first and was cancelled.
+        store = await asyncio.shield(asyncio.wrap_future(opened))
+        with self._lock:
+            if self._opened is opened:  # still
+                self._store = store
+        return store
 
     # -- synchronous callers ---------------------------------------------------------------------
 
     def run(self, call: Coroutine[Any, Any, T], said: str, instead: str) -> T:
         """What the call answers, made on the home thread while this one waits."""
-        if asyncio._get_running_loop() is not None:
+        try:
+            self.may_block(said, instead)
+        except BlocksTheLoop:
             call.close()
+            raise
+        return self.wait(call)
+
+    def may_block(self, said: str, instead: str) -> None:
+        """Raises BlocksTheLoop where a synchronous call must not be made."""
+        if asyncio._get_running_loop() is not None:
             raise BlocksTheLoop(said, instead)
-        future = asyncio.run_coroutine_threadsafe(call, self.loop)
+
+    def wait(self, call: Coroutine[Any, Any, T]) -> T:
+        with self._lock:  # so that the thread does not end between here and there
+            future = asyncio.run_coroutine_threadsafe(call, self._started().loop)
         try:
             return future.result()
         except BaseException:
@@ -75,34 +91,31 @@ class Home:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the home thread, running."""
-        loop = self._loop
-        if loop is None or self._pid != os.getpid():
-            self._open()
-            loop = self._loop
-            assert loop is not None
-        return loop
+        with self._lock:
+            return self._started().loop
 
     # -- life ------------------------------------------------------------------------------------
 
+    def _started(self) -> "_Thread":
+        if self._thread is None:
+            self._thread = _Thread()
+            _open.add(self)
+        return self._thread
+
     def _open(self) -> "Future[Store]":
-        """Start the thread and have it open the store; again after a fork, and if it failed."""
+        """Have the home thread open the store; again if that failed."""
         with self._lock:
-            if self._pid != os.getpid():
-                if self._opened is not None and self.url == "memory://":
-                    raise Unavailable(
-                        f"the jobs of a store in memory are in process {self._pid}, which this one"
-                        " was forked from: use sqlite:///path or a server to share them"
-                    )
-                self._loop = self._opened = None
-                self._pid = os.getpid()
             if self._opened is None or _failed(self._opened):
-                if self._loop is None:
-                    self._loop = _started()
-                    atexit.register(_close_at_exit, weakref.ref(self))
-                self._opened = asyncio.run_coroutine_threadsafe(self._make(), self._loop)
+                loop = self._started().loop
+                self._opened = asyncio.run_coroutine_threadsafe(self._make(), loop)
             return self._opened
 
     async def _make(self) -> Store:
+        if self.url == "memory://" and self._left_behind is not None:
+            raise Unavailable(
+                "the jobs of a store in memory are in the process that this one was forked from:"
+                " use sqlite:///path or a server to share them"
+            )
         store = await self._opener()
         if self.url == "memory://":
             return _Reached(store, asyncio.get_running_loop())
@@ -112,57 +125,94 @@ class Home:
         """Close the store. The next use opens it again."""
         ending = self._end()
         if ending is not None:
-            await asyncio.wrap_future(ending)
+            thread, closed = ending
+            await asyncio.shield(asyncio.wrap_future(closed))
+            thread.join()  # which has nothing left to do
 
     def close(self) -> None:
+        self.may_block("close()", "aclose()")
+        self._close(None)
+
+    def _close(self, timeout: float | None) -> None:
         ending = self._end()
         if ending is not None:
-            ending.result()
+            thread, closed = ending
+            closed.result(timeout)
+            thread.join(timeout)
 
-    def _end(self) -> "Future[None] | None":
+    def _end(self) -> "tuple[_Thread, Future[None]] | None":
         with self._lock:
-            loop, opened = self._loop, self._opened
-            self._loop = self._opened = None
-            if loop is None or self._pid != os.getpid():
+            thread, opened = self._thread, self._opened
+            self._thread = self._opened = self._store = None
+            _open.discard(self)
+            if thread is None:
                 return None
-        return asyncio.run_coroutine_threadsafe(_closed(opened, loop), loop)
+            return thread, asyncio.run_coroutine_threadsafe(_closed(opened), thread.loop)
+
+    def _forked(self) -> None:
+        """In the child: whatever was open is the parent's. Letting go of it would touch its loop,
+        and whoever held the lock is not here."""
+        self._lock = threading.Lock()
+        if self._opened is not None or self._thread is not None:
+            self._left_behind = (self._left_behind, self._thread, self._opened)
+            self._thread = self._opened = self._store = None
+
+
+_homes: Final["weakref.WeakSet[Home]"] = weakref.WeakSet()
+_open: Final[set[Home]] = (
+    set()
+)  # kept until they are closed, at the end of the process if not before
+
+
+def _after_fork() -> None:
+    _open.clear()
+    for home in list(_homes):
+        home._forked()
+
+
+def _at_exit() -> None:
+    for home in list(_open):
+        with suppress(Exception):
+            home._close(CLOSE_S)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
 
 
 def _failed(opened: "Future[Store]") -> bool:
     return opened.done() and (opened.cancelled() or opened.exception() is not None)
 
 
-def _started() -> asyncio.AbstractEventLoop:
-    """A loop that runs on a new thread until it is stopped, and is closed then."""
-    loop = uvloop.new_event_loop()
+class _Thread(threading.Thread):
+    """Runs a loop until it is stopped."""
 
-    def live() -> None:
-        asyncio.set_event_loop(loop)
+    def __init__(self) -> None:
+        super().__init__(name="penstock-home", daemon=True)
+        self.loop = uvloop.new_event_loop()
+        self.start()
+
+    def run(self) -> None:
+        asyncio.set_event_loop(self.loop)
         try:
-            loop.run_forever()
+            self.loop.run_forever()
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
-            loop.close()
-
-    threading.Thread(target=live, name="penstock-home", daemon=True).start()
-    return loop
+            self.loop.close()
 
 
-async def _closed(opened: "Future[Store] | None", loop: asyncio.AbstractEventLoop) -> None:
+async def _closed(opened: "Future[Store] | None") -> None:
     if opened is not None:
         with suppress(Exception):  # one that could not be opened needs no closing
             store = await asyncio.wrap_future(opened)
             await store.close()
-    # Behind the answer to whoever waits for this.
-    loop.call_soon(loop.call_soon, loop.stop)
-
-
-def _close_at_exit(home: "weakref.ref[Home]") -> None:
-    living = home()
-    if living is not None:
-        ending = living._end()
-        if ending is not None:
-            with suppress(Exception):
-                ending.result(CLOSE_S)
+    # Whoever still waits for something here waits in vain.
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks(loop) - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    loop.call_soon(loop.call_soon, loop.stop)  # behind the answer to whoever waits for this
 
 
 class _Reached(Wrapper):
@@ -182,7 +232,12 @@ class _Reached(Wrapper):
     async def _hop(self, call: Call[T]) -> T:
         if asyncio.get_running_loop() is self._there:
             return await call
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._there))
+        try:
+            future = asyncio.run_coroutine_threadsafe(call, self._there)
+        except RuntimeError:  # its loop has ended
+            call.close()
+            raise Unavailable("the store is closed") from None
+        return await asyncio.wrap_future(future)
 
     async def watch(
         self,

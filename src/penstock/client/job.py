@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
+import msgspec
+
 from penstock.client.arguments import decoded
-from penstock.client.errors import JobFailed
+from penstock.client.errors import BadResult, JobFailed
 from penstock.model.duration import Duration, duration_ms
 from penstock.model.errors import Deadline, NotFound
 from penstock.model.job import OUTCOMES, Job, Outcome
@@ -41,14 +43,18 @@ class PushedJob(Generic[T]):
     async def aresult(self, timeout: Duration | None = None) -> T:  # noqa: ASYNC109 - as people say it
         """What the handler answered, waiting for it; without a timeout as long as it takes.
 
-        Raises JobFailed if the job ended otherwise, Deadline if the time was not enough, and
-        NotFound if nothing is known of it any more.
+        Raises JobFailed if the job ended otherwise, Deadline if the time was not enough, NotFound
+        if nothing is known of it any more, and BadResult if the handler answered something else
+        than its annotation says.
         """
         left = None if timeout is None else duration_ms(timeout, "timeout")
         result = await self._ended(left)
         if result.state is not State.COMPLETED:
             raise JobFailed(self.id, result)
-        return decoded(result.codec, result.value, self._returns)  # type: ignore[no-any-return]
+        try:
+            return decoded(result.codec, result.value, self._returns)  # type: ignore[no-any-return]
+        except msgspec.MsgspecError as error:
+            raise BadResult(f"the result of job {self.id} is not as annotated: {error}") from None
 
     async def _ended(self, left: int | None) -> Result:
         store = await self._home.store()

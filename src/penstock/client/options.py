@@ -6,7 +6,7 @@ the payloads. What is not said keeps the meaning that it has in the contract.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, TypedDict
 
 import msgspec
@@ -122,8 +122,24 @@ def _instant_ms(said: datetime | int | None) -> int | None:
         return said
     if said.tzinfo is None:
         raise Invalid("a datetime needs a time zone: datetime.now(UTC)", "run_at")
-    return int(said.timestamp() * 1_000)
+    # Exact, and up: never before the instant that was said.
+    return -((_EPOCH - said) // _MILLISECOND)
 
+
+def _tags(said: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(said, str):
+        raise Invalid(f"{said!r} is one text and not several: [{said!r}]", "tags")
+    return tuple(said)
+
+
+def _dependencies(said: Iterable[Any]) -> tuple[int, ...]:
+    if isinstance(said, int) or hasattr(said, "id"):
+        raise Invalid("takes several jobs, or their ids: [job]", "depends_on")
+    return tuple(getattr(job, "id", job) for job in said)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 # By the name in `Options`: the field of JobOptions and what makes its value.
 _JOB: Final[dict[str, tuple[str, Any]]] = {
@@ -137,7 +153,7 @@ _JOB: Final[dict[str, tuple[str, Any]]] = {
     "keep_key": ("keep_key", _keep_key),
     "on_dependency_failure": ("on_dependency_failure", None),
     "lifo": ("lifo", None),
-    "tags": ("tags", tuple),
+    "tags": ("tags", _tags),
     "retain": ("retain_ms", lambda said: _maybe_ms(said, "retain")),
     "retain_dead": ("retain_dead_ms", lambda said: _maybe_ms(said, "retain_dead")),
     "codec": ("codec", None),
@@ -149,7 +165,7 @@ _PLAN: Final[dict[str, tuple[str, Any]]] = {
     "key": ("key", None),
     "group": ("group", None),
     "headers": ("headers", None),
-    "depends_on": ("depends_on", lambda said: tuple(getattr(job, "id", job) for job in said)),
+    "depends_on": ("depends_on", _dependencies),
     "durability": ("durability", None),
 }
 

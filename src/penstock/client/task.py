@@ -5,21 +5,25 @@ gives. `options` gives the same task with other options; nothing is changed in p
 """
 
 import inspect
+import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
 
 from penstock.client.arguments import Arguments, Items
 from penstock.client.context import Context
 from penstock.client.job import PushedJob, PushedJobs
 from penstock.client.options import Errors, Options, Plan, planned
+from penstock.client.sending import Sending
 from penstock.model.duration import Duration, duration_ms
-from penstock.model.job import MAX_BATCH
-from penstock.model.store import PushedRun
+from penstock.model.job import MAX_BATCH, OUTCOMES, Run
+from penstock.model.store import Durability, PushedRun
 
 if TYPE_CHECKING:
     from penstock.client.app import Penstock
     from penstock.client.flow import Signature
+
+log: Final = logging.getLogger("penstock.push")
 
 P = ParamSpec("P")
 T = TypeVar("T")  # what a job's result is
@@ -53,8 +57,7 @@ class Task(Generic[P, T, C]):
         self.keeps_result = result
         self.is_async = inspect.iscoroutinefunction(handler)
         self.arguments: Any = (Arguments if batch is None else Items)(handler, name)
-        parameters = iter(inspect.signature(handler).parameters)
-        self._context_first = next(parameters, None) == self.arguments.context
+        self._context_at = _place(inspect.signature(handler), self.arguments.context)
         self.__name__ = getattr(handler, "__name__", name)
         self.__doc__ = handler.__doc__
         self.__module__ = handler.__module__
@@ -65,13 +68,13 @@ class Task(Generic[P, T, C]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """A plain call: the handler runs here and now, and no job is made."""
-        name = self.arguments.context
-        if name is not None and name not in kwargs and not any(_is_context(each) for each in args):
-            context = Context.alone(self.plan.queue, self.name)
-            if self._context_first:
-                return self.handler(context, *args, **kwargs)  # type: ignore[no-any-return]
-            return self.handler(*args, **kwargs, **{name: context})  # type: ignore[no-any-return]
-        return self.handler(*args, **kwargs)  # type: ignore[no-any-return]
+        name, at = self.arguments.context, self._context_at
+        if name is None or name in kwargs or any(isinstance(each, Context) for each in args):
+            return self.handler(*args, **kwargs)  # type: ignore[no-any-return]
+        context = Context.alone(self.plan.queue, self.name)
+        if at is not None and len(args) >= at:
+            return self.handler(*args[:at], context, *args[at:], **kwargs)  # type: ignore[no-any-return]
+        return self.handler(*args, **kwargs, **{name: context})  # type: ignore[no-any-return]
 
     def retries(self, error: BaseException) -> bool:
         """Whether another attempt may help after this error."""
@@ -83,16 +86,25 @@ class Task(Generic[P, T, C]):
 
     def options(self, **options: Unpack[Options]) -> "Task[P, T, C]":
         """The same task, pushed with these options."""
-        other = object.__new__(Task)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.plan = planned(self.plan, options)
         return other
 
-    def s(self, *args: Any, **kwargs: Any) -> "Signature":
-        """A call of this task as a part of a flow: see `chain` and `group`."""
+    def s(self, *args: Any, **kwargs: Any) -> "Signature[T]":
+        """A call of this task as a part of a flow: see `chain` and `group`.
+
+        The result of what runs before it takes the first parameter that is not said here.
+        """
         from penstock.client.flow import Signature
 
         return Signature(self, args, kwargs)
+
+    def si(self, *args: P.args, **kwargs: P.kwargs) -> "Signature[T]":
+        """The same where nothing is taken from what runs before it."""
+        from penstock.client.flow import Signature
+
+        return Signature(self, args, kwargs, immutable=True)
 
     # -- pushing ---------------------------------------------------------------------------------
 
@@ -100,22 +112,16 @@ class Task(Generic[P, T, C]):
         """Push one job; it is safe when this answers."""
         plan = self._before()
         payload = self.arguments.encode(plan.job.codec, args, kwargs)
-        store = await self.app.home.store()
-        pushed = await store.push(
-            self.app.tenant, [plan.run(payload, [len(payload)])], durability=plan.durability
-        )
-        (run,) = pushed.runs
-        if run.ids is None or run.outcomes is None:
-            job: PushedJob[T] = PushedJob(
-                self.app.home, run.first, "created", self.arguments.returns
-            )
-        else:
-            job = PushedJobs[T](self.app.home, pushed.runs, self.arguments.returns)[0]
-        self._after([job.id])
-        return job
+        return self._made_one(await self._send(plan.run(payload, [len(payload)]), plan.durability))
 
     def push(self, *args: P.args, **kwargs: P.kwargs) -> PushedJob[T]:
-        return self.app.home.run(self.apush(*args, **kwargs), "push()", "apush()")
+        # Everything but the sending happens in the caller's thread: arguments, hooks, errors.
+        home = self.app.home
+        home.may_block("push()", "apush()")
+        plan = self._before()
+        payload = self.arguments.encode(plan.job.codec, args, kwargs)
+        run = plan.run(payload, [len(payload)])
+        return self._made_one(home.wait(self._send(run, plan.durability)))
 
     async def apush_many(
         self,
@@ -126,49 +132,58 @@ class Task(Generic[P, T, C]):
     ) -> PushedJobs[T]:
         """Push many jobs: a tuple of arguments, or a mapping of named ones, for each.
 
-        They go in chunks of at most 10,000, each all or nothing. With `atomic` all of them appear
-        at one instant, or none.
+        They go in chunks of at most 10,000 (and 32 MiB), each all or nothing. With `atomic` all of
+        them appear at one instant, or none.
         """
-        plan = self._before()
-        store = await self.app.home.store()
-        bulk = (await store.open_bulk(self.app.tenant)).bulk if atomic else None
-        runs: list[PushedRun] = []
+        sending = Sending(self.app.home, self._before(), self.arguments, chunk, atomic)
         try:
-            async for data, ends in self._packed(jobs, plan, min(chunk, MAX_BATCH)):
-                pushed = await store.push(
-                    self.app.tenant,
-                    [plan.run(data, ends)],
-                    bulk=bulk,
-                    durability=None if bulk else plan.durability,
-                )
-                runs += pushed.runs
-            if bulk is not None:
-                await store.commit_bulk(self.app.tenant, bulk)
+            async for said in _chunks(jobs, sending.chunk):
+                for run in sending.packed(said):
+                    await sending.send(run)
+            await sending.commit()
         except BaseException:
-            if bulk is not None:
-                await store.abort_bulk(self.app.tenant, bulk)
+            await sending.abort()
             raise
-        made: PushedJobs[T] = PushedJobs(self.app.home, runs, self.arguments.returns)
-        if self.app.middleware:
-            self._after(made.ids)
-        return made
+        return self._made_many(sending.runs)
 
     def push_many(
         self, jobs: Iterable[Any], *, chunk: int = MAX_BATCH, atomic: bool = False
     ) -> PushedJobs[T]:
-        return self.app.home.run(
-            self.apush_many(jobs, chunk=chunk, atomic=atomic), "push_many()", "apush_many()"
-        )
+        home = self.app.home
+        home.may_block("push_many()", "apush_many()")
+        sending = Sending(home, self._before(), self.arguments, chunk, atomic)
+        source = iter(jobs)
+        try:
+            while said := list(islice(source, sending.chunk)):
+                for run in sending.packed(said):
+                    home.wait(sending.send(run))
+            home.wait(sending.commit())
+        except BaseException:
+            home.wait(sending.abort())
+            raise
+        return self._made_many(sending.runs)
 
-    async def _packed(
-        self, jobs: "Iterable[Any] | AsyncIterable[Any]", plan: Plan, chunk: int
-    ) -> AsyncIterator[tuple[bytes, list[int]]]:
-        """The payloads of every chunk, end to end, and where each ends."""
-        async for said in _chunks(jobs, chunk):
-            data = bytearray()
-            ends = self.arguments.encode_many(plan.job.codec, said, data)
-            if ends:
-                yield bytes(data), ends
+    async def _send(self, run: Run, durability: Durability | None) -> PushedRun:
+        home = self.app.home
+        store = await home.store()
+        pushed = await store.push(home.tenant, (run,), durability=durability)
+        return pushed.runs[0]
+
+    def _made_one(self, run: PushedRun) -> PushedJob[T]:
+        home, returns = self.app.home, self.arguments.returns
+        if run.ids is None or run.outcomes is None:
+            job: PushedJob[T] = PushedJob(home, run.first, "created", returns)
+        else:
+            job = PushedJob(home, run.ids[0], OUTCOMES[run.outcomes[0]], returns)
+        if self.app.middleware:
+            self._after([job.id])
+        return job
+
+    def _made_many(self, runs: Sequence[PushedRun]) -> PushedJobs[T]:
+        made: PushedJobs[T] = PushedJobs(self.app.home, runs, self.arguments.returns)
+        if self.app.middleware:
+            self._after(made.ids)
+        return made
 
     def _before(self) -> Plan:
         plan = self.plan
@@ -176,17 +191,25 @@ class Task(Generic[P, T, C]):
             plan = each.before_push(self, plan)
         return plan
 
-    def _after(self, ids: Sequence[int]) -> None:
+    def _after(self, ids: list[int]) -> None:
         for each in reversed(self.app.middleware):
-            each.after_push(self, list(ids))
+            try:
+                each.after_push(self, ids)
+            except Exception:
+                log.exception("%s.after_push failed", type(each).__name__)
 
 
 def _errors(said: Errors | type[BaseException]) -> Errors:
     return said if isinstance(said, tuple) else (said,)
 
 
-def _is_context(value: object) -> bool:
-    return isinstance(value, Context)
+def _place(signature: inspect.Signature, name: str | None) -> int | None:
+    """Where the parameter stands among those that are given by position, if it is one."""
+    for place, each in enumerate(signature.parameters.values()):
+        if each.name == name:
+            by_name = each.kind is inspect.Parameter.KEYWORD_ONLY
+            return None if by_name else place
+    return None
 
 
 async def _chunks(
@@ -194,8 +217,8 @@ async def _chunks(
 ) -> AsyncIterator[Iterable[Any]]:
     if not isinstance(jobs, AsyncIterable):
         source = iter(jobs)
-        while held := list(islice(source, chunk)):
-            yield held
+        while said := list(islice(source, chunk)):
+            yield said
         return
     held = []
     async for each in jobs:
