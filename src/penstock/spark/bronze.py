@@ -9,10 +9,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from penstock.events.segment import GAP, VERSION
 from penstock.model.event import EventKind
 
-VERSION: Final = 1  # of the event line that is understood here
-KINDS: Final = get_args(EventKind)
+KINDS: Final = (*get_args(EventKind), GAP)
 
 # What identifies an event: a store that was killed tells its last events again.
 IDENTITY: Final = ("store", "position", "index")

@@ -1,0 +1,236 @@
+"""Gold equals a plain recount of the events, whatever came late, twice or broken, and after a rebuild."""
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.testing.utils import assertDataFrameEqual
+
+from penstock.model.fingerprint import fingerprint
+from penstock.model.job import JobError
+from penstock.spark import bronze, silver
+from penstock.spark.histogram import bucket, bucket_of, end_of, percentile_of, percentiles
+from penstock.spark.lake import Lake
+from penstock.spark.pipeline import Pipeline
+from penstock.spark.report import report
+from tests.spark import recount
+from tests.spark.histories import happen
+
+GOLD = ("gold.queue_minutes", "gold.errors", "gold.workers")
+SEEDS = range(1, 21) if os.environ.get("PENSTOCK_LONG") else range(1, 3)
+
+
+def line(**said: Any) -> str:
+    return json.dumps({"v": 1, "store": "a" * 32, "tenant": "t", "queue": "q", **said})
+
+
+def parsed(spark: SparkSession, *lines: str) -> DataFrame:
+    return bronze.parsed(
+        spark.createDataFrame([(each, "f") for each in lines], "value string, file string")
+    )
+
+
+# -- transforms ------------------------------------------------------------------------------------
+
+
+def test_a_line_that_is_no_event_says_why(spark: SparkSession) -> None:
+    good = line(position=1, kind="pushed", at=5, count=2, ids=[[1, 2]])
+    cases = {
+        "{": "not an event line",
+        "[]": "not an event line",
+        '{"v":"one"}': "not an event line",
+        '{"v":7}': "of version 7",
+        line(kind="pushed", at=5): "without position",
+        line(position=1, kind="danced", at=5): "of the unknown kind danced",
+        line(position=1, kind="pushed", at=0): "without a time",
+        line(
+            position=1, kind="pushed", at=5, count=2, ids=[[1, 3]]
+        ): "with another count than its ids have",
+        line(position=1, kind="pushed", at=5, count=2, ids=[[1]]): "with ids that are no ranges",
+    }
+    rows = parsed(spark, good, *cases)
+    assert {row.value: row.bad for row in rows.collect()} == {good: None, **cases}
+
+
+def test_an_event_told_twice_is_one_and_what_it_leaves_out_is_filled_in(
+    spark: SparkSession,
+) -> None:
+    once = line(position=1, kind="pushed", at=86_400_000, count=2, ids=[[1, 2]])
+    rows = bronze.events(parsed(spark, once, once)).select(
+        "position", "index", "worker", "held", "day"
+    )
+    wanted = spark.sql("select 1L position, 0 index, '' worker, false held, date'1970-01-02' day")
+    assertDataFrameEqual(rows, wanted)
+
+
+def test_attempts_are_ranges_with_their_times_and_weights(spark: SparkSession) -> None:
+    times = {"pushed_at": 10, "ready_at": 20, "claimed_at": 50, "attempt": 2, "worker": "w"}
+    rows = silver.attempts(
+        bronze.events(
+            parsed(
+                spark,
+                line(position=1, kind="completed", at=90, count=3, ids=[[1, 2], [9, 1]], **times),
+                line(position=2, kind="claimed", at=50, count=3, ids=[[1, 2], [9, 1]]),
+                line(position=3, kind="dead", at=60, count=1, ids=[[4, 1]], reason="discarded"),
+            )
+        )
+    )
+    assertDataFrameEqual(
+        rows.select("count", "attempt", "wait_ms", "run_ms", "outcome"),
+        spark.sql("select 3L count, 2 attempt, 30L wait_ms, 40L run_ms, 'completed' outcome"),
+    )
+    assert sorted(row.id for row in silver.one_by_one(rows).collect()) == [1, 2, 9]
+
+
+def test_buckets_are_the_same_in_spark_and_in_python_and_never_wide(spark: SparkSession) -> None:
+    values = [*range(300), *(2**n + d for n in range(8, 42) for d in (-1, 0, 1)), -5]
+    rows = spark.createDataFrame([(value,) for value in values], "ms long")
+    for row in rows.select("ms", bucket(f.col("ms")).alias("bucket")).collect():
+        assert row.bucket == bucket_of(row.ms)
+        assert max(row.ms, 0) <= end_of(row.bucket) <= max(row.ms, 0) * 1.032
+
+
+def test_percentiles_of_a_histogram_are_those_of_its_buckets(spark: SparkSession) -> None:
+    shapes: list[list[tuple[int, int]]] = [[(0, 1)], [(3, 98), (70, 2)], [(1, 1), (2, 1)], []]
+    rows = spark.createDataFrame(
+        [(place, shape) for place, shape in enumerate(shapes)],
+        "place int, wait array<struct<bucket:int,count:bigint>>",
+    ).withColumns(percentiles("wait"))
+    for row in rows.collect():
+        shape = dict(shapes[row.place])
+        assert row.wait_p50 == percentile_of(shape, 0.5)
+        assert row.wait_p99 == percentile_of(shape, 0.99)
+
+
+# -- the whole way ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Segments arrive in two runs, the later ones first, one of them a second time, one damaged."""
+    told, events = tmp_path / "told", tmp_path / "events"
+    asyncio.run(happen(seed, told))
+    events.mkdir()
+    segments = _in_six(told)
+    pipeline = Pipeline(Lake(spark, str(tmp_path / "lake")).open())
+
+    for path in segments[2:]:
+        shutil.copy(path, events)
+    (events / f"events-{'b' * 32}-000000000001.jsonl").write_text(
+        '{"v":1,"broken\n\n' + line(kind="x") + "\n"
+    )
+    pipeline.run(str(events))
+    _compare(pipeline.lake, events)
+    assert _bad(pipeline.lake) == [(1, "not an event line"), (3, "without position, at")]
+
+    for path in segments[:2]:
+        shutil.copy(path, events)
+    again = segments[3].read_text() + segments[0].read_text()
+    (events / f"events-{'c' * 32}-000000000001.jsonl").write_text(again)
+    pipeline.run(str(events), a_step=1)
+    _compare(pipeline.lake, events)
+
+    before = {name: _rows(pipeline.lake, name) for name in GOLD}
+    pipeline.rebuild()
+    assert {name: _rows(pipeline.lake, name) for name in GOLD} == before
+    assert pipeline.compact() >= 1
+    pipeline.rebuild()
+    assert {name: _rows(pipeline.lake, name) for name in GOLD} == before
+    page = report(pipeline.lake)
+    assert "<svg" in page
+    assert "http" not in page  # nothing is fetched from anywhere
+
+
+def test_a_step_that_is_done_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """What a killed run leaves: bronze is written, the rest is not, and the step comes again."""
+    events = tmp_path / "events"
+    asyncio.run(happen(99, events))
+    lake = Lake(spark, str(tmp_path / "lake")).open()
+    paths = [str(path) for path in sorted(events.glob("events-*.jsonl"))]
+    lines = spark.read.text(paths).select("value", f.col("_metadata.file_path").alias("file"))
+    killed = Pipeline(lake)
+    killed.derive = lambda _: None  # type: ignore[method-assign]
+    killed.step(lines, 0)
+    assert not lake.has("gold.queue_minutes")
+    for _ in range(2):
+        Pipeline(lake).step(lines, 0)
+        _compare(lake, events)
+
+
+def test_a_lake_of_another_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"version": 99}')
+    with pytest.raises(Exception, match="of version 99, and this release writes"):
+        Lake(spark, str(tmp_path)).open()
+
+
+def _in_six(told: Path) -> list[Path]:
+    """The lines of a directory in six segments, however its writer cut them."""
+    paths = sorted(told.glob("events-*.jsonl"))
+    lines = [each for path in paths for each in path.read_text().splitlines(keepends=True)]
+    cut = -(-len(lines) // 6)
+    paths = [told / f"events-{'d' * 32}-{place:012d}.jsonl" for place in range(6)]
+    for place, path in enumerate(paths):
+        path.write_text("".join(lines[place * cut : (place + 1) * cut]))
+    return paths
+
+
+def _compare(lake: Lake, events: Path) -> None:
+    lines = [each for each in recount.lines_of(events) if "at" in each and "position" in each]
+    wanted = recount.queue_minutes(lines)
+    minutes = lake.read("gold.queue_minutes")
+    assert minutes is not None
+    rows = minutes.withColumn("minute", f.unix_millis("minute")).collect()
+    assert {(row.tenant, row.queue, row.minute) for row in rows} == set(wanted)
+    for row in rows:
+        cell = wanted[row.tenant, row.queue, row.minute]
+        for name in (*_COUNTS, "bytes", "backlog"):
+            assert row[name] == cell[name], (name, row)
+        for name in _TIMES:
+            assert row[name] == cell.get(name), (name, row)
+    assert _errors(lake) == _marked(recount.errors(lines))
+    workers = lake.read("gold.workers")
+    assert workers is not None
+    found = workers.withColumn("minute", f.unix_millis("minute")).collect()
+    assert {(r.tenant, r.worker, r.minute): (r.busy_ms, r.jobs, r.failures) for r in found} == (
+        recount.workers(lines)
+    )
+
+
+_COUNTS = ("pushed", "claimed", "completed", "failed", "retried", "dead", "cancelled", "expired")
+_TIMES = [f"{which}_{label}" for which in ("wait", "run") for label in ("p50", "p95", "p99")]
+
+
+def _errors(lake: Lake) -> dict[tuple[Any, ...], tuple[int, int]]:
+    table = lake.read("gold.errors")
+    if table is None:
+        return {}
+    rows = table.withColumn("hour", f.unix_millis("hour")).collect()
+    return {(r.tenant, r.queue, r.hour, r.fingerprint): (r.failures, r.dead) for r in rows}
+
+
+def _marked(
+    found: dict[tuple[str, str, int, str, str], tuple[int, int]],
+) -> dict[tuple[Any, ...], Any]:
+    merged: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for (tenant, queue, hour, kind, message), (failures, dead) in found.items():
+        spot = (tenant, queue, hour, fingerprint(JobError(kind=kind, message=message)))
+        known = merged.get(spot, (0, 0))
+        merged[spot] = known[0] + failures, known[1] + dead
+    return merged
+
+
+def _rows(lake: Lake, table: str) -> list[Row]:
+    rows = lake.read(table)
+    return [] if rows is None else sorted(rows.collect(), key=str)
+
+
+def _bad(lake: Lake) -> list[tuple[int, str]]:
+    rows = lake.read("bronze.bad")
+    assert rows is not None
+    return sorted((row.line, row.reason) for row in rows.collect())
