@@ -4,15 +4,25 @@ import re
 
 import pytest
 
-from tests.cli.cli import Cli
+from penstock.model.job import JobSpec
+from penstock.model.store import Store
+from tests.cli.cli import Cli, beforehand
 
 
 @pytest.fixture
 def filled(cli: Cli) -> Cli:
     """Two queues whose ids lie apart, with jobs of several kinds."""
-    cli("push", "a", "--lines", "-", "--task", "t", given="1\n2\n3\n")
-    cli("push", "b", "--lines", "-", "--tag", "x", given="4\n5\n")
-    cli("push", "a", "6", "--delay", "1h")
+
+    async def fill(store: Store) -> None:
+        for queue, numbers, said in (
+            ("a", (1, 2, 3), {"task": "t"}),
+            ("b", (4, 5), {"tags": ("x",)}),
+            ("a", (6,), {"delay_ms": 3_600_000}),
+        ):
+            jobs = [JobSpec(payload=b"%d" % number, **said) for number in numbers]
+            await store.push_jobs("default", queue, jobs)
+
+    beforehand(fill)
     return cli
 
 

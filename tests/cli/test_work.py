@@ -1,6 +1,5 @@
 """`push`, `claim`, `ack`, `fail`, `release`, `extend`."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -169,10 +168,9 @@ def test_a_failure_is_tried_again_or_dead(cli: Cli, place: Path) -> None:
     assert (error["class"], error["message"], error["trace"]) == ("Boom", "no", "at line 1")
 
 
-@pytest.mark.parametrize("result", ["1", "x=1", "1=", "1=yes", "99999999999999999999=1"])
-def test_a_result_that_is_none_is_refused(cli: Cli, result: str) -> None:
+def test_a_result_that_is_none_is_refused(cli: Cli) -> None:
     cli("push", "q")
     lease = cli.lease("q")
-    cli("ack", lease, "--result", result, code=2)
+    for result in ("1", "x=1", "1=", "1=yes", "99999999999999999999=1"):
+        cli("ack", lease, "--result", result, code=2)
     assert cli.json("jobs", "show", 1)["state"] == "active"
-    assert json.loads(cli("jobs", "ls", "--json"))["jobs"]
