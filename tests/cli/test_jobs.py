@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from penstock.model.job import JobSpec
+from penstock.model.job import JobSpec, LogLine
 from penstock.model.store import Store
 from tests.cli.cli import Cli, beforehand
 
@@ -109,6 +109,26 @@ def test_a_retry_whose_key_is_taken_stays_dead(cli: Cli) -> None:
     cli("push", "q", "2", "--key", "k")
     assert cli.json("jobs", "retry", 1, code=1) == {"count": 0, "conflicts": [1]}
     assert cli.told == "job 1 stays dead: another job has its key\n"
+
+
+def test_the_lines_that_workers_wrote_are_printed(cli: Cli) -> None:
+    async def write(store: Store) -> None:
+        await store.push_jobs("default", "q", [JobSpec()])
+        lease = await store.claim("default", ["q"], worker="w")
+        assert lease is not None
+        lines = [LogLine(0, "begun"), LogLine(0, "odd \x1b[31m", "warning")]
+        await store.report("default", lease.token, 1, progress=50, message="half", logs=lines)
+
+    beforehand(write)
+    first, second = cli("jobs", "logs", 1).splitlines()
+    assert first.endswith(" info    begun")
+    assert second.endswith(" warning odd \\x1b[31m")
+    lines = cli.json("jobs", "logs", 1)["logs"]
+    assert [(line["level"], line["message"]) for line in lines] == [
+        ("info", "begun"),
+        ("warning", "odd \x1b[31m"),
+    ]
+    assert "50 % half" in cli("jobs", "show", 1)
 
 
 def test_a_job_without_lines_has_none(filled: Cli) -> None:

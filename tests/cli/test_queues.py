@@ -51,7 +51,9 @@ def test_a_queue_that_does_not_exist_is_an_error_that_names_the_nearest(cli: Cli
         "dead groups",
     ):
         cli(*words.split(), "email", code=1)
-        assert cli.told == "there is no queue email; did you mean emails?\n", words
+        told = "there is no queue email; did you mean emails?"
+        new = words in ("queues pause", "queues limit")
+        assert cli.told == told + (" --new: before its first job\n" if new else "\n"), words
     assert [each["queue"] for each in cli.json("queues", "ls")["queues"]] == ["emails"]
 
 

@@ -118,8 +118,8 @@ def test_lines_of_a_producer_are_pushed_once(cli: Cli) -> None:
 
 
 def test_a_line_that_is_wrong_is_named_and_stops_its_batch(cli: Cli) -> None:
-    cli("push", "q", "--lines", "-", "--batch", 2, given="1\n2\n3\nfour\n5\n", code=2)
-    assert cli.told.startswith("line 4: is not JSON")
+    cli("push", "q", "--lines", "-", "--batch", 2, given="1\n\n2\n3\nfour\n5\n", code=2)
+    assert cli.told.startswith("line 5: is not JSON")
     assert "(2 jobs had been pushed)" in cli.told
     assert cli.json("stats")["counts"]["ready"] == 2
 

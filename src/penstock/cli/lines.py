@@ -1,7 +1,8 @@
 """Jobs out of a file, one per line: pushed in batches, each all or nothing.
 
 With a producer each batch has a number, so that a file that is pushed again after an interruption
-is not pushed twice, as long as its lines, the size of a batch and the first number are the same.
+is not pushed twice, as long as its lines, the size of a batch and the first number are the same
+and the store remembers that far back: a day, and a thousand batches.
 """
 
 import asyncio
@@ -64,18 +65,18 @@ async def push_lines(
     spec = job.spec(b"")
     done = PushedLines()
     with _opened(source) as file, progress(_size(file), in_bytes=True) as advance:
-        lines = (line for line in file if not line.isspace())
+        lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
         # Read beside the loop: whoever writes the other end of a pipe may take their time.
         while said := await asyncio.to_thread(list, islice(lines, batch)):
             try:
-                payloads = [_payload(job, line, done.lines + n) for n, line in enumerate(said, 1)]
+                payloads = [_payload(job, line, n) for n, line in said]
                 number = None if more["producer"] is None else sequence + done.batches
                 run = _run(queue, spec, payloads)
                 done.count(await at.store.push(at.tenant, [run], sequence=number, **more))
             except PenstockError as error:
                 pushed = f"{done.lines:,} jobs had been pushed" if done.lines else "none was pushed"
                 raise type(error)(f"{error.message} ({pushed})", error.field) from error
-            advance(sum(map(len, said)))
+            advance(sum(len(line) for _, line in said))
     return done
 
 

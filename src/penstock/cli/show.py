@@ -103,12 +103,10 @@ class Rows(Table):
     """A table whose columns that are marked to give way do so, before ids and names are cut."""
 
     def add_row(self, *cells: RenderableType | None, **said: Any) -> None:
-        shown = [
-            Text(cell, no_wrap=True, overflow="ellipsis")
-            if isinstance(cell, str) and not column.no_wrap
-            else cell
-            for column, cell in zip(self.columns, cells, strict=True)
-        ]
+        shown = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        for cell in shown:
+            if isinstance(cell, Text):
+                cell.no_wrap, cell.overflow = True, "ellipsis"
         super().add_row(*shown, **said)
 
 
