@@ -46,14 +46,16 @@ def _count(info: QueueInfo, state: State) -> Text:
 
 def _limits(config: QueueConfig) -> Text:
     limits = config.limits
-    said = Text("paused" if config.paused else "", style="bold yellow")
+    said = Text()
+    if config.paused:
+        said.append("paused", style="bold yellow")
     for word, value in (
         ("rate", limits.rate),
         ("concurrency", limits.concurrency),
         ("group rate", limits.group_rate),
     ):
         if value is not None:
-            said.append(f"{', ' if said else ''}{word} {_said(value)}", style="default")
+            said.append(f"{', ' if said else ''}{word} {_said(value)}")
     return said
 
 
