@@ -5,8 +5,9 @@ import re
 import pytest
 
 from penstock.model.fingerprint import fingerprint
-from penstock.model.job import JobError
-from tests.cli.cli import Cli
+from penstock.model.job import JobError, JobSpec
+from penstock.model.store import Store
+from tests.cli.cli import Cli, beforehand
 
 GONE = fingerprint(JobError(kind="LookupError", message="user 1 is gone"))
 
@@ -14,14 +15,20 @@ GONE = fingerprint(JobError(kind="LookupError", message="user 1 is gone"))
 @pytest.fixture
 def dead(cli: Cli) -> Cli:
     """Three of one error and one of another in `emails`, one discarded in `reports`."""
-    cli("push", "emails", "--lines", "-", given="1\n2\n3\n4\n")
-    lease = cli.lease("emails", "-n", 4)
-    for user in (1, 2, 3):
-        cli("fail", lease, user, "-m", f"user {user} is gone", "--class", "LookupError", "--dead")
-    cli("fail", lease, 4, "-m", "no disk", "--class", "OSError", "--dead")
-    cli("push", "reports")
-    (job,) = cli.json("jobs", "ls", "-q", "reports")["jobs"]
-    cli("jobs", "cancel", job["id"], "--discard")
+
+    async def die(store: Store) -> None:
+        await store.push_jobs("default", "emails", [JobSpec()] * 4)
+        lease = await store.claim("default", ["emails"], 4)
+        assert lease is not None
+        for user in (1, 2, 3):
+            error = JobError(kind="LookupError", message=f"user {user} is gone")
+            await store.fail("default", lease.token, [user], error=error, dead=True)
+        error = JobError(kind="OSError", message="no disk")
+        await store.fail("default", lease.token, error=error, dead=True)
+        pushed = await store.push_jobs("default", "reports", [JobSpec()])
+        await store.cancel("default", pushed.ids, discard=True)
+
+    beforehand(die)
     return cli
 
 

@@ -4,15 +4,25 @@ import re
 
 import pytest
 
-from tests.cli.cli import Cli
+from penstock.model.job import JobSpec, LogLine
+from penstock.model.store import Store
+from tests.cli.cli import Cli, beforehand
 
 
 @pytest.fixture
 def filled(cli: Cli) -> Cli:
     """Two queues whose ids lie apart, with jobs of several kinds."""
-    cli("push", "a", "--lines", "-", "--task", "t", given="1\n2\n3\n")
-    cli("push", "b", "--lines", "-", "--tag", "x", given="4\n5\n")
-    cli("push", "a", "6", "--delay", "1h")
+
+    async def fill(store: Store) -> None:
+        for queue, numbers, said in (
+            ("a", (1, 2, 3), {"task": "t"}),
+            ("b", (4, 5), {"tags": ("x",)}),
+            ("a", (6,), {"delay_ms": 3_600_000}),
+        ):
+            jobs = [JobSpec(payload=b"%d" % number, **said) for number in numbers]
+            await store.push_jobs("default", queue, jobs)
+
+    beforehand(fill)
     return cli
 
 
@@ -99,6 +109,26 @@ def test_a_retry_whose_key_is_taken_stays_dead(cli: Cli) -> None:
     cli("push", "q", "2", "--key", "k")
     assert cli.json("jobs", "retry", 1, code=1) == {"count": 0, "conflicts": [1]}
     assert cli.told == "job 1 stays dead: another job has its key\n"
+
+
+def test_the_lines_that_workers_wrote_are_printed(cli: Cli) -> None:
+    async def write(store: Store) -> None:
+        await store.push_jobs("default", "q", [JobSpec()])
+        lease = await store.claim("default", ["q"], worker="w")
+        assert lease is not None
+        lines = [LogLine(0, "begun"), LogLine(0, "odd \x1b[31m", "warning")]
+        await store.report("default", lease.token, 1, progress=50, message="half", logs=lines)
+
+    beforehand(write)
+    first, second = cli("jobs", "logs", 1).splitlines()
+    assert first.endswith(" info    begun")
+    assert second.endswith(" warning odd \\x1b[31m")
+    lines = cli.json("jobs", "logs", 1)["logs"]
+    assert [(line["level"], line["message"]) for line in lines] == [
+        ("info", "begun"),
+        ("warning", "odd \x1b[31m"),
+    ]
+    assert "50 % half" in cli("jobs", "show", 1)
 
 
 def test_a_job_without_lines_has_none(filled: Cli) -> None:

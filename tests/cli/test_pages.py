@@ -15,6 +15,8 @@ PAGES = {
     name: (ROOT / "docs" / "how-to" / f"{name}.md").read_text("utf-8")
     for name in ("inspect-jobs", "dead-letters")
 }
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES["README"] = README.partition("## A shell\n")[2].partition("\n## ")[0]
 LATER = {"worker"}  # has a page before it is a command
 
 

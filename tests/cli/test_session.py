@@ -2,17 +2,19 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from penstock.cli.main import COMMANDS, build_app, load
 from penstock.cli.session import NOT_SO, WRONG
-from penstock.cli.show import console_for, plain, state_text
+from penstock.cli.show import console_for, plain, state_text, table
 from penstock.model.lifecycle import State
 from tests.cli.cli import Cli, environment, process
 from tools.commands import commands
@@ -141,6 +143,16 @@ def test_a_terminal_gets_colours_and_nothing_else_does(monkeypatch: pytest.Monke
         console_for(file).print(state_text(State.READY), plain("[b]\x1b[31m"))
     assert terminal.getvalue() == "\x1b[34mready\x1b[0m [b]\\x1b[31m\n"
     assert pipe.getvalue() == "ready [b]\\x1b[31m\n"
+
+
+def test_a_narrow_terminal_cuts_texts_before_ids_and_names() -> None:
+    file = StringIO()
+    rows = table(">id", "queue", "fingerprint", "~error")
+    rows.add_row("123456789", "emails", "77a921b503b4204c", "LookupError: " + "x" * 60)
+    Console(file=file, width=60).print(rows)
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert re.search(r"123456789 +emails +77a921b503b4204c +Lookup.*…$", lines[-1].rstrip())
 
 
 # -- the menu --------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """`push`, `claim`, `ack`, `fail`, `release`, `extend`."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -119,8 +118,8 @@ def test_lines_of_a_producer_are_pushed_once(cli: Cli) -> None:
 
 
 def test_a_line_that_is_wrong_is_named_and_stops_its_batch(cli: Cli) -> None:
-    cli("push", "q", "--lines", "-", "--batch", 2, given="1\n2\n3\nfour\n5\n", code=2)
-    assert cli.told.startswith("line 4: is not JSON")
+    cli("push", "q", "--lines", "-", "--batch", 2, given="1\n\n2\n3\nfour\n5\n", code=2)
+    assert cli.told.startswith("line 5: is not JSON")
     assert "(2 jobs had been pushed)" in cli.told
     assert cli.json("stats")["counts"]["ready"] == 2
 
@@ -169,10 +168,9 @@ def test_a_failure_is_tried_again_or_dead(cli: Cli, place: Path) -> None:
     assert (error["class"], error["message"], error["trace"]) == ("Boom", "no", "at line 1")
 
 
-@pytest.mark.parametrize("result", ["1", "x=1", "1=", "1=yes", "99999999999999999999=1"])
-def test_a_result_that_is_none_is_refused(cli: Cli, result: str) -> None:
+def test_a_result_that_is_none_is_refused(cli: Cli) -> None:
     cli("push", "q")
     lease = cli.lease("q")
-    cli("ack", lease, "--result", result, code=2)
+    for result in ("1", "x=1", "1=", "1=yes", "99999999999999999999=1"):
+        cli("ack", lease, "--result", result, code=2)
     assert cli.json("jobs", "show", 1)["state"] == "active"
-    assert json.loads(cli("jobs", "ls", "--json"))["jobs"]

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from penstock.cli.options import duration
+from penstock.cli.progress import progress
 from penstock.cli.session import Session, note, register
 from penstock.cli.show import table
 from penstock.model.errors import Invalid
@@ -66,7 +67,11 @@ async def bench(
     spent = _TIME_MS if time is None else time
     payload = b'"' + b"x" * (payload_bytes - 2) + b'"'
     try:
-        rows = [await _measured(at, name, size, spent, payload) for size in batch or _SIZES]
+        rows = []
+        with progress(len(batch or _SIZES)) as advance:
+            for size in batch or _SIZES:
+                rows.append(await _measured(at, name, size, spent, payload))
+                advance(1)
     finally:
         await at.store.purge(at.tenant, name)
     health = await at.store.health()
@@ -132,4 +137,4 @@ def _median_ms(seconds: list[float]) -> float:
 
 
 def add(app: typer.Typer) -> None:
-    register(app, bench, creates=True)
+    register(app, bench, creates=True, in_memory=True)

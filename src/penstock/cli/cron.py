@@ -49,7 +49,7 @@ async def ls(at: Session) -> int | None:
     """List the crons and when each fires next."""
     infos = await at.store.crons(at.tenant)
     now = now_ms()
-    rows = table("name", "queue", "schedule", "next", "", ">fired", "task")
+    rows = table("name", "queue", "~schedule", "next", "", ">fired", "~task")
     for info in infos:
         shown = CronShown.of(info)
         due = shown.next_run

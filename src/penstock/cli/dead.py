@@ -1,6 +1,6 @@
 """`penstock dead`: dead letters: listed, grouped by what they died of, redriven, forgotten."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import typer
@@ -9,12 +9,11 @@ from penstock.cli.listing import first_jobs, jobs_of, queues_with
 from penstock.cli.options import Queue
 from penstock.cli.session import NOT_SO, Session, note, register
 from penstock.cli.show import NOTHING, brief, many, now_ms, table, when
+from penstock.model.checks import MAX_PAGE
 from penstock.model.lifecycle import State
 from penstock.protocol.dead_groups import Grouping
 from penstock.protocol.http_shown import JobPage, JobRead
 from penstock.protocol.http_shown_queues import Counted, DeadGroup, RedrivenShown
-
-_STEP: Final = 1_000  # dead jobs that are grouped at a time
 
 AnyQueue = Annotated[str | None, typer.Argument(metavar="QUEUE", help="The queue; unsaid: all.")]
 Ids = Annotated[
@@ -43,7 +42,7 @@ async def ls(
     queues = await queues_with(at, State.DEAD, queue)
     jobs, following = await first_jobs(at, queues, cursor, limit, state=State.DEAD)
     now = now_ms()
-    rows = table(">id", "queue", "task", ">died", "because", "error")
+    rows = table(">id", "queue", "~task", ">died", "because", "~error")
     for job in jobs:
         error = job.errors[-1] if job.errors else None
         rows.add_row(
@@ -72,7 +71,7 @@ async def groups(
     """Count dead jobs by the fingerprint of their last error."""
     found = [await _grouped(at, each, limit) for each in await queues_with(at, State.DEAD, queue)]
     now = now_ms()
-    rows = table("queue", "fingerprint", ">jobs", ">first", ">last", "sample", "error")
+    rows = table("queue", "fingerprint", ">jobs", ">first", ">last", ">sample", "~error")
     for each in found:
         for group in each.groups:
             rows.add_row(
@@ -95,7 +94,7 @@ async def _grouped(at: Session, queue: str, limit: int) -> QueueGroups:
     grouping = Grouping()
     looked = 0
     cursor = None
-    async for job in jobs_of(at, queue, at_once=min(_STEP, limit), state=State.DEAD):
+    async for job in jobs_of(at, queue, at_once=min(MAX_PAGE, limit), state=State.DEAD):
         if looked == limit:
             cursor = job.id
             break

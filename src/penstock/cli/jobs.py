@@ -52,7 +52,7 @@ async def ls(
     jobs, following = await first_jobs(at, queues, cursor, limit, state=state, task=task, tag=tag)
     page = JobPage(jobs=tuple(map(JobRead.of, jobs)), cursor=following)
     now = now_ms()
-    rows = table(">id", "queue", "state", "task", ">attempt", ">pushed", "payload")
+    rows = table(">id", "queue", "state", "~task", ">attempt", ">pushed", "~payload")
     for job in page.jobs:
         rows.add_row(
             str(job.id),

@@ -1,13 +1,13 @@
 """Jobs out of a file, one per line: pushed in batches, each all or nothing.
 
 With a producer each batch has a number, so that a file that is pushed again after an interruption
-is not pushed twice, as long as its lines, the size of a batch and the first number are the same.
+is not pushed twice, as long as its lines, the size of a batch and the first number are the same
+and the store remembers that far back: a day, and a thousand batches.
 """
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +15,7 @@ from typing import IO, Any
 import msgspec
 
 from penstock.cli.job_flags import JobFlags
+from penstock.cli.progress import progress
 from penstock.cli.session import Session
 from penstock.model.errors import Invalid, PenstockError
 from penstock.model.job import JobSpec, Run
@@ -63,19 +64,19 @@ async def push_lines(
     """Push every line of a file. What was pushed before an error stays pushed, and is told."""
     spec = job.spec(b"")
     done = PushedLines()
-    with _opened(source) as file, _progress(file) as advance:
-        lines = (line for line in file if not line.isspace())
+    with _opened(source) as file, progress(_size(file), in_bytes=True) as advance:
+        lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
         # Read beside the loop: whoever writes the other end of a pipe may take their time.
         while said := await asyncio.to_thread(list, islice(lines, batch)):
             try:
-                payloads = [_payload(job, line, done.lines + n) for n, line in enumerate(said, 1)]
+                payloads = [_payload(job, line, n) for n, line in said]
                 number = None if more["producer"] is None else sequence + done.batches
                 run = _run(queue, spec, payloads)
                 done.count(await at.store.push(at.tenant, [run], sequence=number, **more))
             except PenstockError as error:
                 pushed = f"{done.lines:,} jobs had been pushed" if done.lines else "none was pushed"
                 raise type(error)(f"{error.message} ({pushed})", error.field) from error
-            advance(sum(map(len, said)))
+            advance(sum(len(line) for _, line in said))
     return done
 
 
@@ -110,17 +111,6 @@ def _opened(source: str) -> AbstractContextManager[IO[bytes]]:
         raise Invalid(f"{source} cannot be read: {error.strerror}", "lines") from None
 
 
-@contextmanager
-def _progress(file: IO[bytes]) -> Iterator[Callable[[int], None]]:
-    """A bar of the bytes read, where somebody sees it; of a pipe nobody knows how many come."""
-    if not sys.stderr.isatty():
-        yield lambda size: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
-    total = Path(file.name).stat().st_size if file is not sys.stdin.buffer else None
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("push", total=total)
-        yield lambda size: progress.advance(task, size)
+def _size(file: IO[bytes]) -> int | None:
+    """Of a pipe nobody knows how much comes."""
+    return None if file is sys.stdin.buffer else Path(file.name).stat().st_size

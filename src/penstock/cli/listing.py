@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from penstock.cli.session import Session
-from penstock.model.job import MAX_ID, Job
+from penstock.model.job import Job
 from penstock.model.lifecycle import State
 from penstock.model.listing import page
 
@@ -56,4 +56,4 @@ async def first_jobs(
             heappop(heads)
         else:
             heapreplace(heads, (following.id, next(order), following, stream))
-    return found, min((head[0] for head in heads), default=MAX_ID + 1) if heads else None
+    return found, heads[0][0] if heads else None

@@ -10,7 +10,7 @@ from penstock.cli.options import NO_LIMIT, Queue, duration, number, rate
 from penstock.cli.session import NOT_SO, Session, register
 from penstock.cli.show import NOTHING, STYLES, facts, many, plain, span, table
 from penstock.model.duration import say_ms
-from penstock.model.errors import Invalid
+from penstock.model.errors import Invalid, NotFound
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Limits, QueueConfig, Rate
 from penstock.model.store import QueueInfo
@@ -25,7 +25,7 @@ async def ls(at: Session) -> int | None:
     """List the queues and count their jobs by state."""
     infos = await at.store.queues(at.tenant)
     states = [state for state in State if any(info.counts[state] for info in infos)]
-    rows = table("queue", *(f">{state}" for state in states), ">oldest wait", "limits")
+    rows = table("queue", *(f">{state}" for state in states), ">oldest wait", "~limits")
     for info in infos:
         waited = info.oldest_ready_ms
         rows.add_row(
@@ -46,14 +46,16 @@ def _count(info: QueueInfo, state: State) -> Text:
 
 def _limits(config: QueueConfig) -> Text:
     limits = config.limits
-    said = Text("paused" if config.paused else "", style="bold yellow")
+    said = Text()
+    if config.paused:
+        said.append("paused", style="bold yellow")
     for word, value in (
         ("rate", limits.rate),
         ("concurrency", limits.concurrency),
         ("group rate", limits.group_rate),
     ):
         if value is not None:
-            said.append(f"{', ' if said else ''}{word} {_said(value)}", style="default")
+            said.append(f"{', ' if said else ''}{word} {_said(value)}")
     return said
 
 
@@ -71,7 +73,8 @@ async def pause(at: Session, queue: Queue, *, new: New = False) -> None:
 
 async def resume(at: Session, queue: Queue) -> None:
     """Let claims from a queue go on."""
-    await _set_paused(at, queue, False, False)
+    await at.queue(queue)
+    await _set_paused(at, queue, False, True)
 
 
 async def _set_paused(at: Session, queue: str, paused: bool, new: bool) -> None:
@@ -83,7 +86,10 @@ async def _set_paused(at: Session, queue: str, paused: bool, new: bool) -> None:
 
 async def _info(at: Session, queue: str, new: bool) -> QueueInfo:
     if not new:
-        return await at.queue(queue)
+        try:
+            return await at.queue(queue)
+        except NotFound as error:
+            raise NotFound(f"{error.message} --new: before its first job") from None
     (info,) = await at.store.queues(at.tenant, [queue])
     return info
 

@@ -123,13 +123,14 @@ def run(
     place: Place,
     *,
     creates: bool = False,
+    in_memory: bool = False,
     endless: bool = False,
 ) -> int:
     """Open the store, do the work, close the store; answers the exit code."""
 
     async def whole() -> int | None:
         url = load(environ=os.environ, flags={"url": place.url}).settings.url
-        _check_exists(url, creates)
+        _check_place(url, creates, in_memory)
         store = await open_store(url, token=os.environ.get("PENSTOCK_TOKEN") or None)
         try:
             owner = store.tenant if isinstance(store, RemoteStore) else None
@@ -153,13 +154,11 @@ def run(
         return DONE if endless else INTERRUPTED
 
 
-def _check_exists(url: str, creates: bool) -> None:
+def _check_place(url: str, creates: bool, in_memory: bool) -> None:
     scheme = url.partition(":")[0]
-    if creates:
-        return
-    if scheme == "memory":
+    if scheme == "memory" and not in_memory:
         raise Invalid("memory:// ends with this command: name a store with --url or PENSTOCK_URL")
-    if scheme in JOURNALS and not (path := journal_at(url)[1]).exists():
+    if scheme in JOURNALS and not creates and not (path := journal_at(url)[1]).exists():
         raise Invalid(
             f"there is no store at {path}: name one with --url or PENSTOCK_URL;"
             " penstock push and penstock serve make one"
@@ -183,13 +182,15 @@ def register(
     name: str | None = None,
     *,
     creates: bool = False,
+    in_memory: bool = False,
     endless: bool = False,
     asks: str | None = None,
 ) -> None:
     """Make a coroutine function a command.
 
-    `creates`: it may be the first to use a store. `endless`: Ctrl-C is how it ends. `asks`: what
-    whoever calls it is asked before the store is opened, with the command's arguments in it.
+    `creates`: it may be the first to use a store. `in_memory`: that store may end with it.
+    `endless`: Ctrl-C is how it ends. `asks`: what whoever calls it is asked before the store is
+    opened, with the command's arguments in it.
     """
     own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
     groups = {each.name: each.annotation for each in own if _is_flags(each.annotation)}
@@ -201,7 +202,14 @@ def register(
             confirm(asks.format(**said))
         for group, kind in groups.items():
             said[group] = _gathered(kind, said)
-        raise typer.Exit(run(lambda at: work(at, **said), place, creates=creates, endless=endless))
+        done = run(
+            lambda at: work(at, **said),
+            place,
+            creates=creates,
+            in_memory=in_memory,
+            endless=endless,
+        )
+        raise typer.Exit(done)
 
     parameters = [each for each in own if each.name not in groups]
     for kind in shared:

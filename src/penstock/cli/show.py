@@ -7,11 +7,11 @@ terminal. Where the output is no terminal there is no colour, and no line is cut
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import time
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from msgspec import Raw, UnsetType
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -99,15 +99,25 @@ def value_text(value: Raw | UnsetType, encoded: bytes | UnsetType) -> str:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def table(*columns: str) -> Table:
-    """Columns by their heads; `>` before a head aligns its column to the right."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+class Rows(Table):
+    """A table whose columns that are marked to give way do so, before ids and names are cut."""
+
+    def add_row(self, *cells: RenderableType | None, **said: Any) -> None:
+        shown = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        for cell in shown:
+            if isinstance(cell, Text):
+                cell.no_wrap, cell.overflow = True, "ellipsis"
+        super().add_row(*shown, **said)
+
+
+def table(*columns: str) -> Rows:
+    """Columns by their heads: `>` aligns to the right, `~` gives way where the screen is narrow."""
+    made = Rows(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        right = column.startswith(">")
         made.add_column(
-            column.removeprefix(">"),
-            justify="right" if right else "left",
-            no_wrap=True,
+            column.lstrip(">~"),
+            justify="right" if column.startswith(">") else "left",
+            no_wrap=not column.startswith("~"),
             overflow="ellipsis",
         )
     return made

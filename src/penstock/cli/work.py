@@ -111,7 +111,7 @@ async def claim(
         at.answer(None, "nothing to claim")
         return NOT_SO
     shown = Claimed.of(claimed)
-    jobs = table(">id", "task", ">attempt", "payload")
+    jobs = table(">id", "~task", ">attempt", "~payload")
     for job in shown.jobs:
         jobs.add_row(
             str(job.id),

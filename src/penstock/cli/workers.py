@@ -1,6 +1,6 @@
 """`penstock workers`: who holds jobs now, as far as the jobs themselves tell."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
 import msgspec
@@ -9,6 +9,7 @@ import typer
 from penstock.cli.listing import jobs_of, queues_with
 from penstock.cli.session import NOT_SO, Session, note, register
 from penstock.cli.show import brief, now_ms, table, when
+from penstock.model.checks import MAX_PAGE
 from penstock.model.job import Job
 from penstock.model.lifecycle import State
 
@@ -53,17 +54,16 @@ async def ls(
     found: dict[str, WorkerShown] = {}
     looked = 0
     complete = True
-    for queue in await queues_with(at, State.ACTIVE):
-        async for job in jobs_of(at, queue, at_once=min(1_000, limit), state=State.ACTIVE):
-            if looked == limit:
-                complete = False
-                break
-            looked += 1
-            name = job.worker or ""
-            found.setdefault(name, WorkerShown(worker=name, queues=[])).count(job)
+    async for job in _active(at, limit):
+        if looked == limit:
+            complete = False
+            break
+        looked += 1
+        name = job.worker or ""
+        found.setdefault(name, WorkerShown(worker=name, queues=[])).count(job)
     workers = tuple(sorted(found.values(), key=lambda one: one.worker))
     now = now_ms()
-    rows = table("worker", ">active", ">oldest start", ">heartbeat", ">lease ends", "queues")
+    rows = table("worker", ">active", ">oldest start", ">heartbeat", ">lease ends", "~queues")
     for each in workers:
         rows.add_row(
             brief(each.worker) or "(unnamed)",
@@ -78,6 +78,13 @@ async def ls(
     if not complete:
         note(f"only the first {limit:,} active jobs were looked at; see --limit")
     return None if workers else NOT_SO
+
+
+async def _active(at: Session, limit: int) -> AsyncIterator[Job]:
+    """Every active job, queue by queue."""
+    for queue in await queues_with(at, State.ACTIVE):
+        async for job in jobs_of(at, queue, at_once=min(MAX_PAGE, limit), state=State.ACTIVE):
+            yield job
 
 
 def add(app: typer.Typer) -> None:
