@@ -6,25 +6,43 @@ connection costs a few milliseconds.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from penstock.client.home import Home
+from penstock.model.errors import Unavailable
 from penstock.model.store import Store
+from penstock.open import open_store
 from penstock.spark.where import Where
 
 T = TypeVar("T")
 Call = Callable[[Store, str], Coroutine[Any, Any, T]]  # of a store, for a tenant
 
 DEFAULT_TENANT: Final = "default"
+PATIENCE_S: Final = 30.0  # with a server that is busy or restarts: a whole write hangs on it
+PAUSE_S: Final = 0.2
 
 
 class Connection:
-    def __init__(self, where: Where) -> None:
+    """`patience_s`: for how long a store that cannot be reached is tried again, before it is said."""
+
+    def __init__(self, where: Where, patience_s: float = PATIENCE_S) -> None:
         self._where = where
-        self._home = Home(where.url, where.tenant or DEFAULT_TENANT)
+        self._patience_s = patience_s
+        self._home = Home(where.url, where.tenant or DEFAULT_TENANT, self._open)
+
+    async def _open(self) -> Store:
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return await open_store(self._where.url)
+            except Unavailable:
+                if time.monotonic() >= until:
+                    raise
+            await asyncio.sleep(PAUSE_S)
 
     def begin(self, call: Call[T]) -> "Future[T]":
         """Have it called on the background loop; calls are sent in the order of their beginning."""

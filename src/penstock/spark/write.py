@@ -54,7 +54,7 @@ class BulkWriter(DataSourceArrowWriter):
         self._overwrite = overwrite
         self._bulk = options.bulk or f"spark/{os.urandom(16).hex()}"
         # Before any task works in vain: is there a server, does it let us in, is there anything to do?
-        with Connection(options.where) as store:
+        with Connection(options.where, patience_s=0) as store:
             self._done = store.ask(self._open).state == "committed"
 
     async def _open(self, store: Store, tenant: str) -> BulkInfo:
