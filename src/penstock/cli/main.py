@@ -112,6 +112,7 @@ def build_app() -> "typer.Typer":
         audit_file: Annotated[
             str | None, typer.Option(help="Where actions of administrators are written down.")
         ] = None,
+        events: Annotated[str | None, typer.Option(help="The directory of the event log.")] = None,
         tokens_file: Annotated[
             str | None, typer.Option(help="A TOML file with [[tokens]].")
         ] = None,
@@ -139,6 +140,7 @@ def build_app() -> "typer.Typer":
             "log_format": log_format,
             "log_level": log_level,
             "audit_file": audit_file,
+            "events": events,
             "tokens_file": tokens_file,
         }
         raise typer.Exit(
