@@ -1,4 +1,4 @@
-"""Penstock on Spark: jobs in and out as DataFrames, and everything that happened as tables.
+"""Jobs as DataFrames: the data source `penstock`, and a Spark session that starts fast.
 
-The only place of the package that imports pyspark, which comes with the `spark` extra.
+The only part of Penstock that imports pyspark, which comes with `penstock[spark]`.
 """
