@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "stats": Named("watch", _LOOK, "Count jobs by state, and tell how the store is."),
     "tail": Named("watch", _LOOK, "Print events as they happen."),
     "bench": Named("bench", _LOOK, "Measure push and claim + ack."),
+    "pipeline": Named("pipeline", _KEEP, "Make tables and reports of the event log.", group=True),
     "doctor": Named("doctor", _KEEP, "Tell what this machine has and how a store is doing."),
     "backup": Named("backup", _KEEP, "Write a compressed copy of a store."),
     "restore": Named("backup", _KEEP, "Put a backup where no store is."),

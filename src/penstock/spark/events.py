@@ -95,9 +95,7 @@ def batches(stretch: Stretch, schema: Any) -> Iterator[Any]:
         table = pj.read_json(
             io.BytesIO(lines),
             read_options=pj.ReadOptions(use_threads=False, block_size=max(len(lines), 1 << 20)),
-            parse_options=pj.ParseOptions(
-                explicit_schema=LINE, unexpected_field_behavior="ignore"
-            ),
+            parse_options=pj.ParseOptions(explicit_schema=LINE, unexpected_field_behavior="ignore"),
         )
     except pa.ArrowInvalid as error:
         raise _blamed(stretch, lines, str(error)) from None

@@ -113,9 +113,7 @@ class EventsStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     @staticmethod
     def _end(found: list[Segment]) -> Offset:
         """Behind everything that is sealed; the segments come in order."""
-        return {
-            each.store: {"segment": each.sequence, "position": each.size} for each in found
-        }
+        return {each.store: {"segment": each.sequence, "position": each.size} for each in found}
 
 
 def _begin(offset: Offset, segment: Segment) -> int:
