@@ -9,7 +9,9 @@ are installed on first use, into `benchmarks/.peers/`.
 
 import argparse
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -184,6 +186,8 @@ def main() -> None:
     parser.add_argument("--peers", default="", help="only these, by how their names begin")
     parser.add_argument("--directory", type=Path, help="where PostgreSQL keeps its files")
     chosen = parser.parse_args()
+    # Told to end, it unwinds: servers, workers and directories go with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     ours, peers = OURS, chosen_peers(chosen.peers)
     subprocess.run([HERE.parent / "tools" / "peers.sh"], check=True)
     environments = pythons((*ours, *peers, RELAY))
