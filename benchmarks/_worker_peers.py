@@ -57,7 +57,7 @@ PEERS: Final[tuple[Entry, ...]] = (
         broker="redis",
         settings="solo pool, prefetch 64, results ignored, no gossip, mingle, heartbeat",
         durability=MEMORY,
-        alone=1_000,
+        alone=700,
     ),
     Entry(
         name="Dramatiq",
@@ -176,7 +176,7 @@ OURS: Final[tuple[Entry, ...]] = (
         settings="plain function in threads, concurrency 100, result off",
         durability="none: memory://",
         alone=500,
-        bulk=20_000,
+        bulk=10_000,
         bulk_by="apush_many",
     ),
     Entry(
