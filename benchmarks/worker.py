@@ -50,7 +50,13 @@ def figures_of(peer: Entry, samples: list[tuple[float, ...]]) -> list[Figure]:
         unit = "jobs/s" if what in {"push", "push_many", "drain"} else "ms"
         values = tuple(sample[at] for sample in samples)
         if not any(map(isnan, values)):
-            settings = {"subject": peer.name, "what": what, "jobs": peer.jobs}
+            settings = {
+                "subject": peer.name,
+                "what": what,
+                "jobs": peer.jobs,
+                "settings": peer.settings,
+                "durability": peer.durability,
+            }
             found.append(Figure(f"{peer.name} · {what}", unit, values, settings))
     return found
 
