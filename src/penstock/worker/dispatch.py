@@ -99,7 +99,7 @@ class Dispatch:
         self.idle = asyncio.Event()  # nothing runs
         self.idle.set()
         self.claimed = asyncio.Event()  # something was
-        self._stopping = False
+        self.stopping = False  # nothing is started any more
         self.keep: Callable[[Held], None]  # set when everything is wired together
         self.wake: Callable[[], None]
 
@@ -203,7 +203,7 @@ class Dispatch:
     def _start(self) -> None:
         waiting, running = self._waiting, self.running
         ready: dict[int, tuple[Pool, list[Work]]] = {}
-        while waiting and len(running) < self._slots and not self._stopping:
+        while waiting and len(running) < self._slots and not self.stopping:
             work = waiting.popleft()
             running.add(work)
             if needy(work):
@@ -268,8 +268,8 @@ class Dispatch:
             self.ended([work])
 
     def give_back_waiting(self) -> None:
-        """Start nothing any more; what has not been started goes back at once."""
-        self._stopping = True
+        """What has not been started goes back at once."""
+        self.stopping = True
         by_lease: dict[Held, list[int]] = {}
         for work in self._waiting:
             by_lease.setdefault(work.held, []).extend(work.ids)

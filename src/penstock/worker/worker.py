@@ -141,6 +141,7 @@ class _Life:
         )
         self.dispatch.keep = self._heartbeat.keep
         self.dispatch.wake = self._claimer.wake
+        self._parking.claimer = self._claimer
         contexts = Contexts(app, self._name, self._reports.say)
         home = asyncio.get_running_loop()
         self._loop_pool = AsyncPool(app, contexts, loop=handlers, home=home, ended=self._ended)
@@ -199,6 +200,7 @@ class _Life:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.dispatch.stopping = True
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
