@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -12,18 +12,20 @@ from penstock.model.job import Job
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
+T = TypeVar("T")
+
 PATIENCE_S = 30
 
 
-def run(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run(case: Callable[[], Coroutine[Any, Any, T]], patience_s: float = 2 * PATIENCE_S) -> T:
     """On a loop like that of a worker process."""
 
-    async def bounded() -> None:
-        async with asyncio.timeout(2 * PATIENCE_S):
-            await case()
+    async def bounded() -> T:
+        async with asyncio.timeout(patience_s):
+            return await case()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
+        return runner.run(bounded())
 
 
 @asynccontextmanager
