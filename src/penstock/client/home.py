@@ -27,12 +27,18 @@ from penstock.model.errors import Unavailable
 from penstock.model.event import Event, EventKind
 from penstock.model.store import Store
 from penstock.model.wrapper import Call, Wrapper
-from penstock.open import open_store
 
 T = TypeVar("T")
 Opener = Callable[[], Awaitable[Store]]
 
 CLOSE_S: Final = 5.0  # at the end of the process
+
+
+async def _open_store(url: str) -> Store:
+    # Stores are half of the package; who only declares tasks, or runs them for a worker, needs none.
+    from penstock.open import open_store
+
+    return await open_store(url)
 
 
 class Home:
@@ -41,7 +47,7 @@ class Home:
     def __init__(self, url: str, tenant: str, opener: Opener | None = None) -> None:
         self.url = url
         self.tenant = tenant
-        self._opener = opener or (lambda: open_store(url))
+        self._opener = opener or (lambda: _open_store(url))
         self._lock = threading.Lock()
         self._thread: _Thread | None = None
         self._opened: Future[Store] | None = None
@@ -211,6 +217,7 @@ async def _closed(opened: "Future[Store] | None") -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    await loop.shutdown_default_executor()  # a store reads its files there
     loop.call_soon(loop.call_soon, loop.stop)  # behind the answer to whoever waits for this
 
 
