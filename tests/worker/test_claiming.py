@@ -172,6 +172,7 @@ def test_claims_go_on_when_the_store_answers_again(caplog: pytest.LogCaptureFixt
                 lease_ms=None,
                 worker="w",
                 room=lambda: 1,
+                left=lambda: 1,
                 take=taken.put_nowait,
             )
             running = asyncio.create_task(claimer.run())

@@ -55,6 +55,7 @@ class Claimer:
         lease_ms: int | None,
         worker: str,
         room: Callable[[], int],
+        left: Callable[[], int],
         take: Callable[[Lease], None],
     ) -> None:
         self._store = store
@@ -65,6 +66,7 @@ class Claimer:
         self._lease_ms = lease_ms
         self._worker = worker
         self._room = room  # how many more calls of handlers may be taken in
+        self._left = left  # how many more jobs may be claimed at all
         self._take = take
         self._freed = asyncio.Event()
         self._asking: asyncio.Task[Lease | None] | None = None
@@ -91,7 +93,7 @@ class Claimer:
     async def run(self) -> None:
         """Until it is cancelled; what is handed over then, the store takes back."""
         while True:
-            room = 0 if self._held_back else self._room()
+            room = 0 if self._held_back or self._left() <= 0 else self._room()
             if room <= 0:
                 self._freed.clear()
                 await self._freed.wait()
@@ -125,12 +127,12 @@ class Claimer:
     async def _claim(self, room: int) -> Lease | None:
         order = self._shares.order()
         if not self._mixed:
-            return await self._call(order, max(room, self._batches[order[0]]), WAIT_MS)
+            return await self._call(order, room * (self._batches[order[0]] or 1), WAIT_MS)
         # A claim asks all its queues for the same number. Those with batch tasks are asked for a
-        # batch, the others only for what there is room for: one after the other, and if none has
-        # anything, all of them for whatever comes first.
+        # batch per call, the others for a job: one after the other, and if none has anything, all
+        # of them for whatever comes first.
         for queue in order:
-            lease = await self._call([queue], max(room, self._batches[queue]), 0)
+            lease = await self._call([queue], room * (self._batches[queue] or 1), 0)
             if lease is not None:
                 return lease
         return await self._call(order, room, WAIT_MS)
@@ -139,7 +141,7 @@ class Claimer:
         return await self._store.claim(
             self._tenant,
             queues,
-            min(n, MAX_BATCH),
+            min(n, self._left(), MAX_BATCH),
             lease_ms=self._lease_ms,
             worker=self._worker,
             wait_ms=wait_ms,

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from penstock.client.app import Penstock
 from penstock.client.execute import INTERRUPTED
 from penstock.client.task import Task
-from penstock.model.job import ClaimedRun, Job, Lease
+from penstock.model.job import MAX_BATCH, ClaimedRun, Job, Lease
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
 from penstock.worker.counts import Counts
@@ -108,12 +108,16 @@ class Dispatch:
     @property
     def enough(self) -> bool:
         """Whether as many jobs were claimed as ever may be."""
-        return self._most is not None and self._counts.claimed >= self._most
+        return self.left() <= 0
 
     def room(self) -> int:
+        """How many more calls of handlers to take in."""
         ahead = min(self._pace.within(AHEAD_S), self._slots)
-        room = self._slots - len(self.running) + ahead - len(self._waiting)
-        return room if self._most is None else min(room, self._most - self._counts.claimed)
+        return self._slots - len(self.running) + ahead - len(self._waiting)
+
+    def left(self) -> int:
+        """How many jobs may be claimed before the process has to be replaced."""
+        return MAX_BATCH if self._most is None else self._most - self._counts.claimed
 
     def take(self, lease: Lease) -> None:
         """Begin with what there are slots for; the rest waits."""

@@ -137,6 +137,7 @@ class _Life:
             lease_ms=settings.lease_ms,
             worker=self._name,
             room=self.dispatch.room,
+            left=self.dispatch.left,
             take=self.dispatch.take,
         )
         self.dispatch.keep = self._heartbeat.keep
