@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.client.app import Penstock
     from penstock.client.backoff import at_once, exponential, fixed, linear, waits
     from penstock.client.context import Context
+    from penstock.client.crons import CronMessage, CronService
+    from penstock.client.delayed import DelayedQueue, Offer
     from penstock.client.errors import (
         BlocksTheLoop,
         Dead,
@@ -38,6 +40,10 @@ _WHERE = {
     "linear": "backoff",
     "waits": "backoff",
     "Context": "context",
+    "CronMessage": "crons",
+    "CronService": "crons",
+    "DelayedQueue": "delayed",
+    "Offer": "delayed",
     "BlocksTheLoop": "errors",
     "Dead": "errors",
     "JobFailed": "errors",
@@ -57,10 +63,14 @@ _WHERE = {
 __all__ = [
     "BlocksTheLoop",
     "Context",
+    "CronMessage",
+    "CronService",
     "Dead",
+    "DelayedQueue",
     "Flow",
     "JobFailed",
     "Middleware",
+    "Offer",
     "Penstock",
     "PushedFlow",
     "PushedJob",
