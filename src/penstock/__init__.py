@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.backoff import at_once, exponential, fixed, linear, waits
     from penstock.client.context import Context
     from penstock.client.errors import (
+        BadResult,
         BlocksTheLoop,
         Dead,
         JobFailed,
@@ -36,6 +37,7 @@ _WHERE = {
     "linear": "backoff",
     "waits": "backoff",
     "Context": "context",
+    "BadResult": "errors",
     "BlocksTheLoop": "errors",
     "Dead": "errors",
     "JobFailed": "errors",
@@ -49,6 +51,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BadResult",
     "BlocksTheLoop",
     "Context",
     "Dead",

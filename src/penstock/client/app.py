@@ -12,7 +12,19 @@ Nothing is opened before it is used; what is open is closed with the app, or wit
 
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Concatenate, Final, Self, TypedDict, TypeVar, Unpack, cast, overload
+from datetime import datetime
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from msgspec.structs import replace
 
@@ -38,6 +50,9 @@ from penstock.model.schedule import (
     check_cron,
 )
 from penstock.model.store import Store
+
+if TYPE_CHECKING:
+    from penstock.client.testing import Testing
 
 DEFAULT_URL: Final = "sqlite:///penstock.db"
 TENANT: Final = "default"
@@ -175,6 +190,19 @@ class Penstock:
             return task
 
         return declare
+
+    # -- tests -----------------------------------------------------------------------------------
+
+    def testing(
+        self, *, now: datetime | None = None, crons: bool = True, seed: int = 0
+    ) -> "Testing":
+        """`with app.testing() as t:` sends jobs to a store of the test's own, whose clock it moves.
+
+        See `penstock.client.testing`.
+        """
+        from penstock.client.testing import Testing
+
+        return Testing(self, now=now, crons=crons, seed=seed)
 
     # -- life ------------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ CLOSE_S: Final = 5.0  # at the end of the process
 class Home:
     """The store of one app and tenant, and the thread that it lives on."""
 
+    patient = True  # whether waiting for a job's end makes sense
+
     def __init__(self, url: str, tenant: str, opener: Opener | None = None) -> None:
         self.url = url
         self.tenant = tenant
