@@ -26,7 +26,7 @@ from penstock.client.execute import (
     gathered,
 )
 from penstock.model.errors import LeaseLost, PayloadTooLarge
-from penstock.model.job import Job, JobError
+from penstock.model.job import Job, JobError, Lease
 from penstock.model.lifecycle import State
 from penstock.model.policy import DAY_MS
 from penstock.model.store import Store
@@ -172,22 +172,30 @@ class Drain:
     # -- claiming --------------------------------------------------------------------------------
 
     async def _claim(self, n: int, queue: str | None = None) -> list[Held] | None:
-        queues = await self._turns() if queue is None else [queue]
-        if not queues:
-            return None
-        lease = await self._store.claim(self._tenant, queues, n, lease_ms=LEASE_MS, worker=WORKER)
+        if queue is not None:
+            lease = await self._claim_from([queue], n)
+        else:
+            lease = await self._claim_from(self._queues, n)
+            if lease is None and await self._more_queues():
+                lease = await self._claim_from(self._queues, n)
         if lease is None:
             return None
-        if queue is None:  # whoever was served comes last
+        if queue is None:  # queues take turns: whoever was served comes last
             self._queues.remove(lease.queue)
             self._queues.append(lease.queue)
         return [Held(job, lease.token) for job in lease.jobs]
 
-    async def _turns(self) -> list[str]:
-        """Queues take turns, in the order in which they were first pushed to."""
+    async def _claim_from(self, queues: list[str], n: int) -> Lease | None:
+        if not queues:
+            return None
+        return await self._store.claim(self._tenant, queues, n, lease_ms=LEASE_MS, worker=WORKER)
+
+    async def _more_queues(self) -> bool:
+        """Whether there are queues that we did not know: of crons, of pushes since."""
         known = [each.queue for each in await self._store.queues(self._tenant)]
-        self._queues += [name for name in known if name not in self._queues]
-        return self._queues
+        more = [name for name in known if name not in self._queues]
+        self._queues += more
+        return bool(more)
 
     async def _prepared(self, task: "Task[..., Any, Any]", first: Held) -> Work | Failed:
         self._running = [first]
