@@ -29,7 +29,7 @@ from typing import (
 from msgspec.structs import replace
 
 from penstock.client.context import Context
-from penstock.client.declare import Declare, DeclareBatch
+from penstock.client.declare import Anything, Declare, DeclareBatch
 from penstock.client.errors import UnknownTask
 from penstock.client.execute import BatchExecutor
 from penstock.client.home import Home
@@ -94,6 +94,12 @@ class Penstock:
 
     # -- tasks -----------------------------------------------------------------------------------
 
+    @overload
+    def task(
+        self, handler: Callable[Concatenate[Anything, ...], Coroutine[Any, Any, T]], /
+    ) -> Task[..., T, Coroutine[Any, Any, T]]: ...
+    @overload
+    def task(self, handler: Callable[Concatenate[Anything, ...], T], /) -> Task[..., T, T]: ...
     @overload
     def task(
         self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /

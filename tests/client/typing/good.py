@@ -40,6 +40,11 @@ def untyped(a, b=None):  # type: ignore[no-untyped-def]
     return a
 
 
+@app.task(queue="q")
+def anything_first(value: object, n: int = 1) -> int:
+    return n
+
+
 @app.cron("0 2 * * *", tz="Europe/Berlin")
 @app.every("15m", overlap="skip", name="often")
 @app.daily("02:00", "14:00", arguments={"user_id": 1}, name="daily")
@@ -56,10 +61,11 @@ assert_type(plain.push_many([(1,)])[0].result(timeout="5s"), str)
 assert_type(with_context.push(2024), PushedJob[None])
 with_context(2024)
 assert_type(batch.push(5).id, int)
-assert_type(batch([1, 2]), None)  # type: ignore[arg-type, func-returns-value]  # pyright: ignore
+assert_type(batch([1, 2]), None)  # type: ignore[arg-type]  # pyright: ignore
 batch_with_context.push("text")
 untyped.push(1, b=2)
 untyped.push("x")
+assert_type(anything_first.push("x", 2).result(), int)
 assert_type(scheduled.push().result(), int)
 assert_type(plain.options(delay="5m", priority="high", key="k", tags=["a"]).push(1).result(), str)
 
