@@ -10,7 +10,7 @@ need a store alone pay for nothing else.
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from penstock.model.version import __version__
 
 if TYPE_CHECKING:
     from penstock.client.app import Penstock
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         SoftTimeout,
         UnknownTask,
     )
+    from penstock.client.flow import Flow, chain, group
     from penstock.client.job import PushedJob, PushedJobs
     from penstock.client.middleware import Middleware
+    from penstock.client.pushed_flow import PushedFlow
     from penstock.client.task import Task
 
 _WHERE = {
@@ -44,9 +46,13 @@ _WHERE = {
     "Retry": "errors",
     "SoftTimeout": "errors",
     "UnknownTask": "errors",
+    "Flow": "flow",
+    "chain": "flow",
+    "group": "flow",
     "PushedJob": "job",
     "PushedJobs": "job",
     "Middleware": "middleware",
+    "PushedFlow": "pushed_flow",
     "Task": "task",
 }
 
@@ -55,9 +61,11 @@ __all__ = [
     "BlocksTheLoop",
     "Context",
     "Dead",
+    "Flow",
     "JobFailed",
     "Middleware",
     "Penstock",
+    "PushedFlow",
     "PushedJob",
     "PushedJobs",
     "Retry",
@@ -66,8 +74,10 @@ __all__ = [
     "UnknownTask",
     "__version__",
     "at_once",
+    "chain",
     "exponential",
     "fixed",
+    "group",
     "linear",
     "waits",
 ]

@@ -1,5 +1,6 @@
 """url → Store: the one place that knows which stores there are."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -7,6 +8,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from penstock.events.log import EventLog
+from penstock.events.segments import Rules
 from penstock.model.errors import Invalid
 from penstock.model.event import EventSink
 from penstock.model.policy import DEFAULT_CAPS, Caps
@@ -14,6 +17,7 @@ from penstock.model.store import Store
 from penstock.stores.clock import Clock, SystemClock
 from penstock.stores.durable import open_durable
 from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.finishing import in_a_thread
 from penstock.stores.journal.base import Journal
 from penstock.stores.journal.settings import Settings
 from penstock.stores.remote import RemoteStore
@@ -26,10 +30,11 @@ async def open_store(
     *,
     clock: Clock | None = None,
     caps: Caps = DEFAULT_CAPS,
-    events: EventSink | None = None,
+    events: EventSink | str | Path | None = None,
     observer: EventSink | None = None,
     seed: int | None = None,
     share: bool = True,
+    token: str | None = None,
 ) -> Store:
     """Open the store that `url` names, ready for use. Close it when done.
 
@@ -37,26 +42,39 @@ async def open_store(
     - `sqlite:///jobs.db` (relative), `sqlite:////var/lib/jobs.db` (absolute): one file.
     - `rocksdb:///jobs` likewise: a directory.
     - `penstock://host:6789` and `penstock+unix:///path`: a server; `penstock://:token@host` says
-      who we are. Its clock, caps, events and seed are its own.
+      who we are, or `token` does where the url does not. Its clock, caps, events and seed are
+      its own.
 
     A durable store takes settings behind a `?`: see `penstock.stores.journal.settings.Settings`.
-    `events` keeps what happened, `observer` counts it: see `EventSink`.
+    `events` keeps what happened, `observer` counts it: see `EventSink`. A path is the directory of
+    an event log (`EventLog`); a durable store's url can name it as well.
     `seed` fixes the jitter of backoffs (tests); None draws one for a new store. Several processes
     may open one path: the first owns it and serves the others, unless it is not to `share` it.
     """
     parts = urlsplit(url)
+    if isinstance(events, str | Path):
+        events = EventLog(events)
     if parts.scheme == "memory":
         if url != "memory://":
             raise Invalid(f"{url!r} names more than memory:// does", "url")
+        if isinstance(events, EventLog):
+            await in_a_thread(events.begin, os.urandom(16).hex())
         return EmbeddedStore.in_memory(
             clock=clock, caps=caps, events=events, observer=observer, seed=seed
         )
     if parts.scheme in ("penstock", "penstock+unix"):
-        store = RemoteStore(target_of(url))
+        if isinstance(events, EventLog):
+            raise Invalid("a server keeps its own events: penstock serve --events DIR", "events")
+        store = RemoteStore(target_of(url, None if "@" in parts.netloc else token))
         await store.connect()
         return store
     path, settings = _path(url, parts), _settings(parts.query)
     _journal(url, parts.scheme, path)  # or say what is wrong with the url
+    if settings.events:
+        if events is not None:
+            raise Invalid("the url has an event log already", "events")
+        events = _event_log(settings)
+    sink = events
 
     async def own() -> EmbeddedStore:
         engine = await open_durable(
@@ -65,7 +83,7 @@ async def open_store(
             settings,
             clock=clock or SystemClock(),
             caps=caps,
-            events=events,
+            events=sink,
             observer=observer,
             seed=seed,
         )
@@ -139,3 +157,12 @@ def _settings(query: str) -> Settings:
         return msgspec.convert(said, Settings, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         raise Invalid(f"the url's settings are wrong: {error}", "url") from None
+
+
+def _event_log(settings: Settings) -> EventLog:
+    rules = Rules(
+        seal_s=settings.events_seal_s,
+        keep_s=settings.events_keep_s,
+        keep_bytes=settings.events_keep_bytes,
+    )
+    return EventLog(settings.events, rules)

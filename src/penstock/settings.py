@@ -90,6 +90,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http_port: Annotated[Port, _says("Of HTTP; 0: a free one.")] = 6_790
     no_http: Annotated[bool, _says("Do not listen for HTTP.")] = False
     unix: Annotated[str, _says("The path of a Unix socket (mode 0600); empty: none.")] = ""
+    cron: Annotated[
+        bool, _says("Keep the crons of the default tenant and of the tokens' tenants going.")
+    ] = True
     shutdown_s: Annotated[
         Seconds, _says("How long a server that was told to end waits for active jobs.")
     ] = 30.0
@@ -103,6 +106,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     audit_file: Annotated[
         str, _says("Where actions of administrators are written down; empty: the log.")
     ] = ""
+    events: Annotated[
+        str, _says("The directory of the event log, which the pipeline reads; empty: none.")
+    ] = ""
+    events_seal_s: Annotated[
+        Annotated[float, Meta(gt=0)], _says("Within which what happened can be read there.")
+    ] = 10.0
+    events_keep_s: Annotated[
+        Seconds, _says("How long it stays there, in seconds; 0: for ever.")
+    ] = 30 * 86_400.0
+    events_keep_bytes: Annotated[
+        Annotated[int, Meta(ge=0)], _says("How much stays there; 0: everything.")
+    ] = 0
     tokens_file: Annotated[
         str, _says("A TOML file with more [[tokens]]; only its owner should be able to read it.")
     ] = ""

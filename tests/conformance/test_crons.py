@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.model.errors import NotFound
 from penstock.model.job import JobOptions
 from penstock.model.lifecycle import State
 from penstock.model.policy import Backoff
@@ -230,6 +231,31 @@ async def test_a_config_changed_there_and_back_fires_every_instant_once(h: Harne
     assert await live_instants(h, "c") == list(info.pending)
     await h.advance(40_000)
     assert [job.payload for job in (await h.lease("q", 5)).jobs] == [b"1"]
+
+
+async def test_a_refresh_installs_what_is_missing(h: Harness) -> None:
+    spec = minutely()
+    first = await put(h, spec)
+    assert await h.store.put_cron(h.name, spec, refresh=True) == first
+    await h.advance(40_000)
+    again = await h.store.put_cron(h.name, spec, refresh=True)
+    assert list(again.pending) == [FIRST + n * MINUTE for n in range(1, 5)]
+
+
+async def test_a_refresh_undoes_no_change_and_brings_nothing_back(h: Harness) -> None:
+    old, new = minutely(), minutely(payload=b'"new"')
+    with pytest.raises(NotFound):
+        await h.store.put_cron(h.name, old, refresh=True)
+    await put(h, old)
+    changed = await put(h, new)
+    with pytest.raises(NotFound):
+        await h.store.put_cron(h.name, old, refresh=True)
+    assert await h.store.crons(h.name) == [changed]
+    await h.store.drop_cron(h.name, "c")
+    with pytest.raises(NotFound):
+        await h.store.put_cron(h.name, new, refresh=True)
+    assert await h.store.crons(h.name) == []
+    assert await h.counts("q") == {}
 
 
 async def test_a_dropped_cron_takes_its_instants_with_it(h: Harness) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from penstock.model import schedule
-from penstock.model.errors import Overloaded
+from penstock.model.errors import NotFound, Overloaded
 from penstock.model.job import KeyClaim
 from penstock.model.lifecycle import State
 from penstock.model.policy import Caps
@@ -15,11 +15,15 @@ from tests.oracle.world import OracleCron, OracleJob, Version, World
 LATE_MS = 60_000  # `missed="none"` cancels what is later than this
 
 
-def put(world: World, caps: Caps, tenant: str, spec: CronSpec) -> CronInfo:
+def put(
+    world: World, caps: Caps, tenant: str, spec: CronSpec, refresh: bool = False
+) -> CronInfo:
     place = (tenant, spec.name)
     config_hash = schedule.config_hash(spec)
     with world.all_or_nothing():
         cron = world.crons.get(place)
+        if refresh and (cron is None or cron.config_hash != config_hash):
+            raise NotFound("was changed or dropped meanwhile")
         if cron is None and len(world.crons) >= caps.crons:
             raise Overloaded("too many crons")
         if cron is not None and cron.config_hash != config_hash:

@@ -398,12 +398,12 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         self.step("clean", tenant, queue, state, older_ms=older_ms, limit=limit)
 
-    @rule(tenant=say.tenant, spec=say.crons, drop=st.sampled_from((False, False, True)))
-    def cron(self, tenant: str, spec: Any, drop: bool) -> None:
-        if drop:
+    @rule(tenant=say.tenant, spec=say.crons, how=st.sampled_from(("put", "put", "refresh", "drop")))
+    def cron(self, tenant: str, spec: Any, how: str) -> None:
+        if how == "drop":
             self.step("drop_cron", tenant, spec.name)
         else:
-            self.step("put_cron", tenant, spec)
+            self.step("put_cron", tenant, spec, refresh=how == "refresh")
 
     # -- time ------------------------------------------------------------------------------------
 

@@ -540,11 +540,11 @@ class OracleStore(Store):
 
     # -- schedules -------------------------------------------------------------------------------
 
-    async def put_cron(self, tenant: str, spec: CronSpec) -> CronInfo:
+    async def put_cron(self, tenant: str, spec: CronSpec, *, refresh: bool = False) -> CronInfo:
         checks.check_tenant(tenant)
         checks.check_cron(spec)
         with self.call() as world:
-            return crons.put(world, self.caps, tenant, spec)
+            return crons.put(world, self.caps, tenant, spec, refresh)
 
     async def crons(self, tenant: str) -> list[CronInfo]:
         checks.check_tenant(tenant)

@@ -136,6 +136,7 @@ COMMANDS: Final[dict[str, Rows]] = {
     ],
     "PURGE": in_queues(),
     "PUTCRON": once(spec=cron(2 * HOUR)),
+    "REFRESHCRON": once(spec=cron(HOUR)),
     "CRONS": once(),
     "DROPCRON": once(name="cron"),
     # compatible

@@ -215,7 +215,7 @@ SCOPES: dict[str, str] = {
     **dict.fromkeys(("CLAIM", "COMPLETE", "FAILED", "RELEASE", "EXTEND", "REPORT"), "claim"),
     **dict.fromkeys(("CANCELJOBS", "EDIT", "REDRIVE", "PURGEDEAD", "CONFIGURE"), "admin"),
     **dict.fromkeys(("CONFIGURETENANT", "DRAINQUEUE", "CLEANQUEUE", "PURGE"), "admin"),
-    **dict.fromkeys(("PUTCRON", "DROPCRON", "TICK"), "admin"),
+    **dict.fromkeys(("PUTCRON", "REFRESHCRON", "DROPCRON", "TICK"), "admin"),
     "STANDING": "admin and claim",
     **dict.fromkeys(("GET", "REACH", "FIND", "BYKEY", "RESULT", "LOGS", "EXPLAIN"), "any"),
     **dict.fromkeys(("WATCH", "UNWATCH", "QUEUES", "CRONS", "HEALTH", "ABANDON"), "any"),

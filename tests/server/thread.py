@@ -22,10 +22,10 @@ class Impatient(EmbeddedStore):
     """A store in which no wait takes longer than a moment, events end at once, and no cron fires
     a thousand times a second: for clients that try whatever is allowed."""
 
-    async def put_cron(self, tenant: str, spec: CronSpec) -> CronInfo:
+    async def put_cron(self, tenant: str, spec: CronSpec, *, refresh: bool = False) -> CronInfo:
         if isinstance(spec.schedule, Every) and 0 < spec.schedule.every_ms < MINUTE_MS:
             spec = msgspec.structs.replace(spec, schedule=Every(every_ms=MINUTE_MS))
-        return await super().put_cron(tenant, spec)
+        return await super().put_cron(tenant, spec, refresh=refresh)
 
     async def claim(self, *args: Any, wait_ms: int = 0, **options: Any) -> Lease | None:
         return await super().claim(*args, wait_ms=_brief(wait_ms), **options)

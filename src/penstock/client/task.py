@@ -91,11 +91,20 @@ class Task(Generic[P, T, C]):
         other.plan = planned(self.plan, options)
         return other
 
-    def s(self, *args: Any, **kwargs: Any) -> "Signature":
-        """A call of this task as a part of a flow: see `chain` and `group`."""
+    def s(self, *args: Any, **kwargs: Any) -> "Signature[T]":
+        """A call of this task as a part of a flow: see `chain` and `group`.
+
+        The result of what runs before it takes the first parameter that is not said here.
+        """
         from penstock.client.flow import Signature
 
         return Signature(self, args, kwargs)
+
+    def si(self, *args: P.args, **kwargs: P.kwargs) -> "Signature[T]":
+        """The same where nothing is taken from what runs before it."""
+        from penstock.client.flow import Signature
+
+        return Signature(self, args, kwargs, immutable=True)
 
     # -- pushing ---------------------------------------------------------------------------------
 

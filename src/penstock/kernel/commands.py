@@ -231,6 +231,7 @@ class PutCron(Command, kw_only=True, gc=False):
     config_hash: str
     instants: Sequence[int]
     load: Load | None  # None: nothing to install
+    refresh: bool = False  # only if it is known under this hash
 
 
 class DropCron(Command, gc=False):

@@ -13,7 +13,7 @@ from penstock.kernel.blocks import Block
 from penstock.kernel.codes import CANCELLED, COUNTER_OF, SCHEDULED, WAITING
 from penstock.kernel.commands import DropCron, Push, PutCron
 from penstock.kernel.ending import end_one
-from penstock.model.errors import Overloaded
+from penstock.model.errors import NotFound, Overloaded
 from penstock.model.schedule import CronSpec
 from penstock.model.store import CronInfo
 
@@ -37,6 +37,8 @@ def put_cron(kernel: "Kernel", command: PutCron) -> CronInfo:
 
     spot = (command.tenant, command.spec.name)
     record = kernel.crons.get(spot)
+    if command.refresh and (record is None or record.config_hash != command.config_hash):
+        raise NotFound("was changed or dropped meanwhile", "name")
     if record is None and len(kernel.crons) >= kernel.caps.crons:
         raise Overloaded(f"the store holds {kernel.caps.crons} crons", "name")
     kernel.changes.crons.touch(spot)

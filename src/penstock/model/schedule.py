@@ -38,6 +38,7 @@ from penstock.model.errors import Invalid
 from penstock.model.job import DEFAULT_OPTIONS, Codec, JobOptions
 from penstock.model.policy import DAY_MS, HOUR_MS, MAX_DURATION_MS, SECOND_MS
 
+AHEAD: Final = 4  # instants that are installed ahead of now
 KEEP_AFTER_MS: Final = DAY_MS  # how long an instant's key outlives the instant
 MAX_CATCH_UP: Final = 1_000  # missed instants that one plan makes up for, the latest ones
 MIN_REFRESH_MS: Final = SECOND_MS
@@ -344,7 +345,27 @@ def keep_key_ms(instant_ms: int, now_ms: int) -> int:
 # -- planning ------------------------------------------------------------------------------------
 
 
-def plan(spec: CronSpec, *, now_ms: int, installed_until_ms: int | None, ahead: int = 4) -> Plan:
+def ahead_of(schedule: Schedule) -> int:
+    """How many instants a plan has ahead of now: AHEAD, or as many as last for two refreshes.
+
+    Only a period far below MIN_REFRESH_MS needs more than AHEAD, and no expression has one.
+    """
+    if isinstance(schedule, Every):
+        return _ahead(schedule.every_ms, AHEAD)
+    return AHEAD
+
+
+def _ahead(period_ms: int, at_least: int) -> int:
+    return max(at_least, 2 * _refresh_ms(period_ms) // period_ms)
+
+
+def _refresh_ms(period_ms: int) -> int:
+    return min(max(period_ms // 4, MIN_REFRESH_MS), MAX_REFRESH_MS)
+
+
+def plan(
+    spec: CronSpec, *, now_ms: int, installed_until_ms: int | None, ahead: int = AHEAD
+) -> Plan:
     """What to install now, given the latest instant installed under this config hash (or None).
 
     Instants in (installed_until_ms, now_ms] were missed; a cron never installed missed nothing.
@@ -359,9 +380,8 @@ def plan(spec: CronSpec, *, now_ms: int, installed_until_ms: int | None, ahead: 
     schedule = spec.schedule
     first, second = instants(schedule, now_ms, 2)
     period_ms = second - first
-    refresh_ms = min(max(period_ms // 4, MIN_REFRESH_MS), MAX_REFRESH_MS)
-    # Periods far below MIN_REFRESH_MS need more than `ahead` to last until the next plan.
-    upcoming = instants(schedule, now_ms, max(ahead, 2 * refresh_ms // period_ms))
+    refresh_ms = _refresh_ms(period_ms)
+    upcoming = instants(schedule, now_ms, _ahead(period_ms, ahead))
     if installed_until_ms is None:
         return Plan(instants=tuple(upcoming), refresh_ms=refresh_ms)
     makes_up = {"none": 0, "last": 1, "all": MAX_CATCH_UP}[spec.missed]

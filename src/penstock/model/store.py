@@ -469,9 +469,13 @@ class Store(ABC):
     # -- schedules -------------------------------------------------------------------------------
 
     @abstractmethod
-    async def put_cron(self, tenant: str, spec: CronSpec) -> CronInfo:
+    async def put_cron(self, tenant: str, spec: CronSpec, *, refresh: bool = False) -> CronInfo:
         """Install, refresh or change a cron: plans the next instants and pushes them as keyed
-        jobs. A changed config removes its old instants that have not started, atomically."""
+        jobs. A changed config removes its old instants that have not started, atomically.
+
+        With `refresh` it must be installed just as it is said: NotFound if it was changed or
+        dropped meanwhile. So whoever read it long ago undoes nobody's change.
+        """
 
     @abstractmethod
     async def crons(self, tenant: str) -> list[CronInfo]: ...

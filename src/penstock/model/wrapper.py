@@ -276,8 +276,8 @@ class Wrapper(Store):
 
     # -- schedules -------------------------------------------------------------------------------
 
-    def put_cron(self, tenant: str, spec: CronSpec) -> Call[CronInfo]:
-        return self._made("put_cron", self.inner.put_cron(tenant, spec))
+    def put_cron(self, tenant: str, spec: CronSpec, *, refresh: bool = False) -> Call[CronInfo]:
+        return self._made("put_cron", self.inner.put_cron(tenant, spec, refresh=refresh))
 
     def crons(self, tenant: str) -> Call[list[CronInfo]]:
         return self._made("crons", self.inner.crons(tenant))

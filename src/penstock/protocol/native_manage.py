@@ -253,6 +253,23 @@ class PutCron(Native, kw_only=True, tag="PUTCRON"):
         return Installed(cron=await session.store.put_cron(tenant, self.spec))
 
 
+class RefreshCron(Native, kw_only=True, tag="REFRESHCRON"):
+    """Install what is missing of a cron that is known just as it is said; `not_found` otherwise.
+
+    Nothing that an administrator decided is changed by it, and schedulers say it all the time: the
+    audit log has no use for it.
+    """
+
+    answer: ClassVar[type[Answer]] = Installed
+
+    spec: CronSpec
+
+    async def call(self, session: Session) -> Installed:
+        tenant = self.where(session)
+        session.principal.require("admin", self.spec.queue)
+        return Installed(cron=await session.store.put_cron(tenant, self.spec, refresh=True))
+
+
 class CronList(Answer, kw_only=True):
     crons: list[CronInfo]
 
@@ -321,6 +338,7 @@ MANAGING: tuple[type[Native], ...] = (
     Clean,
     Purge,
     PutCron,
+    RefreshCron,
     Crons,
     DropCron,
 )

@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from penstock.cron.scheduler import Scheduler
+from penstock.events.log import EventLog
+from penstock.events.segments import Rules
 from penstock.model.errors import Invalid, Unavailable
 from penstock.open import open_store
-from penstock.protocol.access import Authenticator
+from penstock.protocol.access import DEFAULT_TENANT, Authenticator
 from penstock.server.audit import AuditLog
 from penstock.server.auth import authenticator_of, tokens_of
 from penstock.server.logs import Observers, job_log
@@ -28,12 +31,19 @@ from penstock.telemetry.store import Telemetry
 class Server:
     """Made with `Server.open`; `start`, then `stop`."""
 
-    def __init__(self, parts: Parts, telemetry: Telemetry, transports: Sequence[Transport]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        telemetry: Telemetry,
+        transports: Sequence[Transport],
+        scheduler: Scheduler | None = None,
+    ) -> None:
         self.parts = parts
         self._telemetry = telemetry
         self._transports = tuple(transports)
+        self._scheduler = scheduler
         self._started: list[Transport] = []
-        self._sampler: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Task[None]] = []
         self.addresses: dict[Kind, str | None] = dict.fromkeys(KINDS)
 
     @classmethod
@@ -50,9 +60,10 @@ class Server:
         jobs = job_log(settings.log_format, settings.log_level)
         observer = meter if jobs is None else Observers(meter, jobs)
         async with AsyncExitStack() as undo:
-            store = await open_store(settings.url, observer=observer)
+            store = await open_store(settings.url, events=event_log(settings), observer=observer)
             undo.push_async_callback(store.close)
             telemetry = Telemetry(store, meter)
+            tenants = [token.tenant for token in tokens if token.tenant != "*"]
             made: list[Transport] = []
             parts = Parts(
                 settings=settings,
@@ -64,11 +75,13 @@ class Server:
                 metrics=Metrics(
                     telemetry,
                     connections=lambda: {each.kind: each.connections for each in made},
-                    tenants=[token.tenant for token in tokens if token.tenant != "*"],
+                    tenants=tenants,
                 ),
             )
             made += (transports or transports_of)(parts)
-            server = cls(parts, telemetry, made)
+            # The store itself: looking for what to refresh is nobody's call.
+            scheduler = Scheduler(store, [DEFAULT_TENANT, *tenants]) if settings.cron else None
+            server = cls(parts, telemetry, made, scheduler)
             undo.pop_all()
         return server
 
@@ -83,7 +96,9 @@ class Server:
         except BaseException:
             await self.stop(0)
             raise
-        self._sampler = asyncio.create_task(self._sample())
+        self._running.append(asyncio.create_task(self._sample()))
+        if self._scheduler is not None:
+            self._running.append(asyncio.create_task(self._scheduler.run()))
 
     async def _sample(self) -> None:
         while True:
@@ -95,9 +110,9 @@ class Server:
 
         Cancelled, it leaves the store open: whoever cuts it short calls again, with less grace.
         """
-        if self._sampler is not None:
-            self._sampler.cancel()
-            await asyncio.gather(self._sampler, return_exceptions=True)
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
         ended = [transport.stop(grace_s) for transport in self._started]
         failures = await asyncio.gather(*ended, return_exceptions=True)
         await self.parts.metrics.close()
@@ -105,6 +120,17 @@ class Server:
         for failure in failures:
             if isinstance(failure, BaseException):
                 raise failure
+
+
+def event_log(settings: Settings) -> EventLog | None:
+    if not settings.events:
+        return None
+    rules = Rules(
+        seal_s=settings.events_seal_s,
+        keep_s=settings.events_keep_s,
+        keep_bytes=settings.events_keep_bytes,
+    )
+    return EventLog(settings.events, rules)
 
 
 def check_bind(settings: Settings, authenticator: Authenticator) -> None:

@@ -441,7 +441,7 @@ class EmbeddedStore(Store):
 
     # -- schedules -------------------------------------------------------------------------------
 
-    async def put_cron(self, tenant: str, spec: CronSpec) -> CronInfo:
+    async def put_cron(self, tenant: str, spec: CronSpec, *, refresh: bool = False) -> CronInfo:
         checks.check_tenant(tenant)
         checks.check_cron(spec)
         kernel = self.engine.look()
@@ -472,7 +472,12 @@ class EmbeddedStore(Store):
             )
             load = self._load(tenant, run)
         command = c.PutCron(
-            tenant=tenant, spec=spec, config_hash=marker, instants=instants, load=load
+            tenant=tenant,
+            spec=spec,
+            config_hash=marker,
+            instants=instants,
+            load=load,
+            refresh=refresh,
         )
         return await self.engine.do_loads(command, [load] if load else [])  # type: ignore[no-any-return]
 
@@ -521,8 +526,7 @@ class EmbeddedStore(Store):
             "chunks": len(kernel.chunks),
             "payload_bytes": self.engine.payloads.size,  # in memory
         }
-        if keeper is not None:
-            detail |= keeper.health()
+        detail |= self.engine.health()
         durability: Durability = "memory" if keeper is None else keeper.durability
         return Health(ok=True, store=self._scheme, durability=durability, detail=detail)
 

@@ -17,12 +17,12 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import UNSET
 
-from penstock import __version__
 from penstock.model.errors import (
     BatchTooLarge,
     PenstockError,
     Unavailable,
 )
+from penstock.model.version import __version__
 from penstock.protocol.command import Answer, Request
 from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, BadFrame, Frames, Message
 from penstock.protocol.hearing import HEAD, TOLD, decoder_of, error_of, refused

@@ -515,10 +515,11 @@ class RemoteStore(Store):
 
     # -- schedules -------------------------------------------------------------------------------
 
-    async def put_cron(self, tenant: str, spec: CronSpec) -> CronInfo:
+    async def put_cron(self, tenant: str, spec: CronSpec, *, refresh: bool = False) -> CronInfo:
         checks.check_tenant(tenant)
         checks.check_cron(spec)
-        request = native_manage.PutCron(tenant=tenant, spec=spec)
+        command = native_manage.RefreshCron if refresh else native_manage.PutCron
+        request = command(tenant=tenant, spec=spec)
         return (await self._link().ask(request, repeat=True)).cron  # type: ignore[no-any-return]
 
     async def crons(self, tenant: str) -> list[CronInfo]:
