@@ -32,6 +32,7 @@ T = TypeVar("T")
 Opener = Callable[[], Awaitable[Store]]
 
 CLOSE_S: Final = 5.0  # at the end of the process
+LAST_TURNS: Final = 2  # of a loop that ends, in which its transports let go of their sockets
 
 
 async def _open_store(url: str) -> Store:
@@ -44,6 +45,8 @@ async def _open_store(url: str) -> Store:
 class Home:
     """The store of one app and tenant, and the thread that it lives on."""
 
+    patient = True  # whether waiting for a job's end makes sense
+
     def __init__(self, url: str, tenant: str, opener: Opener | None = None) -> None:
         self.url = url
         self.tenant = tenant
@@ -52,6 +55,7 @@ class Home:
         self._thread: _Thread | None = None
         self._opened: Future[Store] | None = None
         self._store: Store | None = None  # once it is open
+        self._visits: dict[asyncio.AbstractEventLoop, AsyncIterator[None]] = {}  # of other loops
         self._left_behind: Any = None  # by a fork: the other process's, and not to be let go of
         _homes.add(self)
 
@@ -59,15 +63,33 @@ class Home:
 
     async def store(self) -> Store:
         """The store, for use on the running loop."""
-        if self._store is not None:
-            return self._store
+        store = self._store
+        if store is not None:
+            if asyncio.get_running_loop() not in self._visits:
+                await self._visited(store)
+            return store
         opened = self._open()
         # Shielded: it is opened for everybody, not for whoever came first and was cancelled.
         store = await asyncio.shield(asyncio.wrap_future(opened))
         with self._lock:
             if self._opened is opened:  # still
                 self._store = store
+        await self._visited(store)
         return store
+
+    async def _visited(self, store: Store) -> None:
+        """When the running loop ends, its connection to the store does.
+
+        Nothing tells us about the end of a loop, but `asyncio.run` closes the asynchronous
+        generators that were begun in it.
+        """
+        loop = asyncio.get_running_loop()
+        thread = self._thread
+        if thread is None or loop is not thread.loop:
+            for other in [each for each in self._visits if each.is_closed()]:
+                self._visits.pop(other, None)
+            visit = self._visits[loop] = _visit(self._visits, loop, store)
+            await anext(visit)
 
     # -- synchronous callers ---------------------------------------------------------------------
 
@@ -150,6 +172,7 @@ class Home:
         with self._lock:
             thread, opened = self._thread, self._opened
             self._thread = self._opened = self._store = None
+            self._visits = {}
             _open.discard(self)
             if thread is None:
                 return None
@@ -160,8 +183,9 @@ class Home:
         and whoever held the lock is not here."""
         self._lock = threading.Lock()
         if self._opened is not None or self._thread is not None:
-            self._left_behind = (self._left_behind, self._thread, self._opened)
+            self._left_behind = (self._left_behind, self._thread, self._opened, self._visits)
             self._thread = self._opened = self._store = None
+            self._visits = {}
 
 
 _homes: Final["weakref.WeakSet[Home]"] = weakref.WeakSet()
@@ -220,6 +244,22 @@ async def _closed(opened: "Future[Store] | None") -> None:
     await asyncio.gather(*others, return_exceptions=True)
     await loop.shutdown_default_executor()  # a store reads its files there
     loop.call_soon(loop.call_soon, loop.stop)  # behind the answer to whoever waits for this
+
+
+async def _visit(
+    visits: dict[asyncio.AbstractEventLoop, AsyncIterator[None]],
+    loop: asyncio.AbstractEventLoop,
+    store: Store,
+) -> AsyncIterator[None]:
+    leave = getattr(store, "leave", None)  # of those that have something for every loop
+    try:
+        yield
+    finally:
+        visits.pop(loop, None)
+        if leave is not None:
+            await leave()
+            for _ in range(LAST_TURNS):
+                await asyncio.sleep(0)
 
 
 class _Reached(Wrapper):
