@@ -46,7 +46,7 @@ class Case:
     @property
     def commands(self) -> int:
         """Of a sample."""
-        each = 4_000 if self.store == "memory" else 1_024
+        each = 2_000 if self.store == "memory" else 640
         return each if self.batch <= 100 else each // 4
 
 
@@ -120,7 +120,7 @@ async def _open(store: str, directory: Path, log: EventLog | None) -> EmbeddedSt
     return opened
 
 
-def measure(chosen: Sequence[Case], directory: Path, rounds: int, slices: int) -> list[Figure]:
+def measure(chosen: Sequence[Case], directory: Path, rounds: int) -> list[Figure]:
     """ns per command of every case with and without events, in turn."""
     takes: dict[str, Callable[[], Sequence[float]]] = {}
     with ExitStack() as stack:
@@ -131,7 +131,7 @@ def measure(chosen: Sequence[Case], directory: Path, rounds: int, slices: int) -
                 stack.callback(subject.close)
                 takes[_name(case, kept)] = subject.take
                 subject.take()  # whatever is made once is made now
-        taken = interleave(takes, rounds, slices)
+        taken = interleave(takes, rounds)
     figures = []
     for case in chosen:
         for kept in WITH:

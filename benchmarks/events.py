@@ -64,10 +64,10 @@ def encoding(rounds: int) -> Figure:
     return Figure("a line made", "ns", tuple(samples), {"what": "encode"})
 
 
-def report_commands(report: Report, directory: Path, rounds: int, slices: int) -> None:
+def report_commands(report: Report, directory: Path, rounds: int) -> None:
     for store in push.STORES:
         chosen = push.cases([store])
-        report.figures += push.measure(chosen, directory / store, rounds, slices)
+        report.figures += push.measure(chosen, directory / store, rounds)
         rows = []
         for case in chosen:
             for clock in push.CLOCKS:
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, nothing written")
     parser.add_argument("--dir", type=Path, default=None, help="where the stores are made")
     said = parser.parse_args()
-    rounds, slices = (3, 1) if said.quick else (ROUNDS, 2)
+    rounds = 3 if said.quick else ROUNDS
     began = time.monotonic()
     load = os.getloadavg()[0]
     gc.collect()
@@ -159,7 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-events-", dir=said.dir) as scratch:
         for store in push.STORES:
             (Path(scratch) / store).mkdir()
-        report_commands(report, Path(scratch), rounds, slices)
+        report_commands(report, Path(scratch), rounds)
         report_lines(report, Path(scratch), rounds)
     report.say(f"{'Quick run' if said.quick else 'Run'} of {time.monotonic() - began:.0f} s.")
     if said.quick:

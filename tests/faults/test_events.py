@@ -31,9 +31,7 @@ CASES: Final = [(scheme, case) for scheme in SCHEMES for case in range(8)]
 WHOLE: Final = 1_000_000  # records, before which there is no checkpoint
 POINTS: Final = ("after sync", "checkpoint final", "checkpoint done", "truncation slice")
 ENDS: Final = ("completed", "dead", "cancelled", "expired")
-each_case = pytest.mark.parametrize(
-    ("scheme", "case"), CASES if LONG else [("sqlite", 0)], ids=str
-)
+each_case = pytest.mark.parametrize(("scheme", "case"), CASES if LONG else [("sqlite", 0)], ids=str)
 
 
 def with_events(scheme: str, directory: Path, **settings: object) -> str:
