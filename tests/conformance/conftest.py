@@ -29,7 +29,7 @@ SAMPLE: Final = 8
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     sampled = crc32(metafunc.function.__name__.encode()) % SAMPLE == 0
 
-    def each(stores: tuple[str, ...]) -> list[Any]:
+    def each(stores: list[str]) -> list[Any]:
         long = [] if sampled else [pytest.mark.long]
         return [
             pytest.param(url, id=_scheme(url), marks=long if _scheme(url) == "unix" else [])
