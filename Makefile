@@ -38,7 +38,7 @@ $(READY): $(LOCK) pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY) ## Push, claim and ack 100,000 jobs and print the rates
+demo: $(READY) ## A server, two workers and 440,000 mixed jobs, in under a minute
 	$(BIN)/penstock demo
 
 serve: $(READY) ## Start the network server
@@ -64,7 +64,7 @@ format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-lock: ## Pin the newest dependencies in requirements/dev.lock
+lock: ## Pin the newest dependencies in requirements/dev.lock, and the newest peers
 	test -x $(LOCK_VENV)/bin/pip-compile || { $(PYTHON) -m venv $(LOCK_VENV) && \
 		$(LOCK_VENV)/bin/python -m pip install --quiet 'pip-tools==7.6.2'; }
 	CUSTOM_COMPILE_COMMAND="make lock" $(LOCK_VENV)/bin/pip-compile --quiet --upgrade \
@@ -72,10 +72,17 @@ lock: ## Pin the newest dependencies in requirements/dev.lock
 		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 		$(addprefix --extra ,$(LOCK_EXTRAS)) \
 		--output-file $(LOCK) pyproject.toml requirements/dev.in
+	@# The peers of a benchmark, each set for an environment of its own.
+	set -e; for peers in $(basename $(wildcard benchmarks/peers-*.in)); do \
+		CUSTOM_COMPILE_COMMAND="make lock" $(LOCK_VENV)/bin/pip-compile --quiet --upgrade \
+			--generate-hashes --strip-extras --no-emit-options \
+			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+			--output-file $$peers.txt $$peers.in; \
+	done
 
 clean: ## Remove everything that can be made again
 	rm -rf $(VENV) $(LOCK_VENV) build dist .hypothesis .import_linter_cache \
-		.mypy_cache .pytest_cache .ruff_cache
+		.mypy_cache .pytest_cache .ruff_cache benchmarks/.peers
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The steps of check and test, each of which can be run alone.

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Helpers assert too; without this their failures would show no values.
-pytest.register_assert_rewrite("tests.conformance", "tests.faults", "tests.history", "tests.oracle")
+pytest.register_assert_rewrite(
+    "tests.cli", "tests.conformance", "tests.faults", "tests.history", "tests.oracle"
+)
 
 # No deadline: these machines are noisy, and a slow example is not a wrong one.
 settings.register_profile(

@@ -16,7 +16,7 @@ from penstock import settings
 from penstock.model.lifecycle import ENDED, TRANSITIONS, DeadReason, Happening, State, mermaid
 from penstock.protocol.compatible import COMPATIBLE
 from penstock.protocol.native import NATIVE
-from tools import wire
+from tools import commands, wire
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOCOL = Path("docs/protocol.md")  # written by hand, but for what the code says
@@ -32,6 +32,7 @@ MEMBER = re.compile(r'^\s*(?:[A-Z_]+ = )?"(\w+)"(?:\s+# (.*))?$', re.MULTILINE)
 def generated() -> dict[Path, str]:
     """The pages that come from the code, by their path in the repository."""
     return {
+        Path("docs/reference/cli.md"): commands.page(),
         Path("docs/reference/lifecycle.md"): lifecycle_page(),
         Path("docs/reference/settings.md"): settings_page(),
         PROTOCOL: wire.page((ROOT / PROTOCOL).read_text(encoding="utf-8"), NATIVE, COMPATIBLE),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.client.crons import CronMessage, CronService
     from penstock.client.delayed import DelayedQueue, Offer
     from penstock.client.errors import (
+        BadResult,
         BlocksTheLoop,
         Dead,
         JobFailed,
@@ -44,6 +45,7 @@ _WHERE = {
     "CronService": "crons",
     "DelayedQueue": "delayed",
     "Offer": "delayed",
+    "BadResult": "errors",
     "BlocksTheLoop": "errors",
     "Dead": "errors",
     "JobFailed": "errors",
@@ -61,6 +63,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BadResult",
     "BlocksTheLoop",
     "Context",
     "CronMessage",

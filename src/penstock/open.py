@@ -1,24 +1,29 @@
-"""url → Store: the one place that knows which stores there are."""
+"""url → Store: the one place that knows which stores there are.
 
+A store is imported when it is opened: the client of a server needs no kernel.
+"""
+
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from penstock.events.log import EventLog
+from penstock.events.segments import Rules
 from penstock.model.errors import Invalid
 from penstock.model.event import EventSink
 from penstock.model.policy import DEFAULT_CAPS, Caps
 from penstock.model.store import Store
 from penstock.stores.clock import Clock, SystemClock
-from penstock.stores.durable import open_durable
-from penstock.stores.embedded import EmbeddedStore
-from penstock.stores.journal.base import Journal
+from penstock.stores.finishing import in_a_thread
 from penstock.stores.journal.settings import Settings
-from penstock.stores.remote import RemoteStore
-from penstock.stores.shared import SharedStore
-from penstock.stores.target import target_of
+
+if TYPE_CHECKING:
+    from penstock.stores.embedded import EmbeddedStore
+    from penstock.stores.journal.base import Journal
 
 
 async def open_store(
@@ -26,10 +31,11 @@ async def open_store(
     *,
     clock: Clock | None = None,
     caps: Caps = DEFAULT_CAPS,
-    events: EventSink | None = None,
+    events: EventSink | str | Path | None = None,
     observer: EventSink | None = None,
     seed: int | None = None,
     share: bool = True,
+    token: str | None = None,
 ) -> Store:
     """Open the store that `url` names, ready for use. Close it when done.
 
@@ -37,35 +43,56 @@ async def open_store(
     - `sqlite:///jobs.db` (relative), `sqlite:////var/lib/jobs.db` (absolute): one file.
     - `rocksdb:///jobs` likewise: a directory.
     - `penstock://host:6789` and `penstock+unix:///path`: a server; `penstock://:token@host` says
-      who we are. Its clock, caps, events and seed are its own.
+      who we are, or `token` does where the url does not. Its clock, caps, events and seed are
+      its own.
 
     A durable store takes settings behind a `?`: see `penstock.stores.journal.settings.Settings`.
-    `events` keeps what happened, `observer` counts it: see `EventSink`.
+    `events` keeps what happened, `observer` counts it: see `EventSink`. A path is the directory of
+    an event log (`EventLog`); a durable store's url can name it as well.
     `seed` fixes the jitter of backoffs (tests); None draws one for a new store. Several processes
     may open one path: the first owns it and serves the others, unless it is not to `share` it.
     """
     parts = urlsplit(url)
+    if isinstance(events, str | Path):
+        events = EventLog(events)
     if parts.scheme == "memory":
         if url != "memory://":
             raise Invalid(f"{url!r} names more than memory:// does", "url")
+        from penstock.stores.embedded import EmbeddedStore
+
+        if isinstance(events, EventLog):
+            await in_a_thread(events.begin, os.urandom(16).hex())
         return EmbeddedStore.in_memory(
             clock=clock, caps=caps, events=events, observer=observer, seed=seed
         )
     if parts.scheme in ("penstock", "penstock+unix"):
-        store = RemoteStore(target_of(url))
+        from penstock.stores.remote import RemoteStore
+        from penstock.stores.target import target_of
+
+        if isinstance(events, EventLog):
+            raise Invalid("a server keeps its own events: penstock serve --events DIR", "events")
+        store = RemoteStore(target_of(url, None if "@" in parts.netloc else token))
         await store.connect()
         return store
     path, settings = _path(url, parts), _settings(parts.query)
     _journal(url, parts.scheme, path)  # or say what is wrong with the url
+    if settings.events:
+        if events is not None:
+            raise Invalid("the url has an event log already", "events")
+        events = _event_log(settings)
+    sink = events
 
-    async def own() -> EmbeddedStore:
+    async def own() -> "EmbeddedStore":
+        from penstock.stores.durable import open_durable
+        from penstock.stores.embedded import EmbeddedStore
+
         engine = await open_durable(
             _journal(url, parts.scheme, path),
             path,
             settings,
             clock=clock or SystemClock(),
             caps=caps,
-            events=events,
+            events=sink,
             observer=observer,
             seed=seed,
         )
@@ -73,12 +100,14 @@ async def open_store(
 
     if not share or settings.mode == "ro":
         return await own()
+    from penstock.stores.shared import SharedStore
+
     shared = SharedStore(path, own)
     await shared.open()
     return shared
 
 
-def journal_at(url: str) -> tuple[Journal, Path]:
+def journal_at(url: str) -> "tuple[Journal, Path]":
     """The journal of a durable store, not open, and where it lies."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
@@ -87,13 +116,13 @@ def journal_at(url: str) -> tuple[Journal, Path]:
     return _journal(url, parts.scheme, path), path
 
 
-def _sqlite(path: Path) -> Journal:
+def _sqlite(path: Path) -> "Journal":
     from penstock.stores.journal.sqlite import SqliteJournal
 
     return SqliteJournal(path)
 
 
-def _rocksdb(path: Path) -> Journal:
+def _rocksdb(path: Path) -> "Journal":
     try:
         from penstock.stores.journal.rocksdb import RocksJournal
     except ModuleNotFoundError as error:
@@ -105,10 +134,10 @@ def _rocksdb(path: Path) -> Journal:
     return RocksJournal(path)
 
 
-JOURNALS: Final[dict[str, Callable[[Path], Journal]]] = {"sqlite": _sqlite, "rocksdb": _rocksdb}
+JOURNALS: Final[dict[str, Callable[[Path], "Journal"]]] = {"sqlite": _sqlite, "rocksdb": _rocksdb}
 
 
-def _journal(url: str, scheme: str, path: Path) -> Journal:
+def _journal(url: str, scheme: str, path: Path) -> "Journal":
     make = JOURNALS.get(scheme)
     if make is not None:
         return make(path)
@@ -139,3 +168,12 @@ def _settings(query: str) -> Settings:
         return msgspec.convert(said, Settings, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         raise Invalid(f"the url's settings are wrong: {error}", "url") from None
+
+
+def _event_log(settings: Settings) -> EventLog:
+    rules = Rules(
+        seal_s=settings.events_seal_s,
+        keep_s=settings.events_keep_s,
+        keep_bytes=settings.events_keep_bytes,
+    )
+    return EventLog(settings.events, rules)

@@ -106,6 +106,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     audit_file: Annotated[
         str, _says("Where actions of administrators are written down; empty: the log.")
     ] = ""
+    events: Annotated[
+        str, _says("The directory of the event log, which the pipeline reads; empty: none.")
+    ] = ""
+    events_seal_s: Annotated[
+        Annotated[float, Meta(gt=0)], _says("Within which what happened can be read there.")
+    ] = 10.0
+    events_keep_s: Annotated[
+        Seconds, _says("How long it stays there, in seconds; 0: for ever.")
+    ] = 30 * 86_400.0
+    events_keep_bytes: Annotated[
+        Annotated[int, Meta(ge=0)], _says("How much stays there; 0: everything.")
+    ] = 0
     tokens_file: Annotated[
         str, _says("A TOML file with more [[tokens]]; only its owner should be able to read it.")
     ] = ""

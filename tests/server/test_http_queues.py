@@ -131,6 +131,7 @@ async def test_dead_letters_are_listed_grouped_redriven_and_forgotten() -> None:
                     "count": 40,
                     "first_id": 2,
                     "last_id": 50,
+                    "first_at": NOW,
                     "last_at": NOW,
                 },
                 {
@@ -140,6 +141,7 @@ async def test_dead_letters_are_listed_grouped_redriven_and_forgotten() -> None:
                     "count": 10,
                     "first_id": 1,
                     "last_id": 46,
+                    "first_at": NOW,
                     "last_at": NOW,
                 },
                 {
@@ -149,6 +151,7 @@ async def test_dead_letters_are_listed_grouped_redriven_and_forgotten() -> None:
                     "count": 1,
                     "first_id": 60,
                     "last_id": 60,
+                    "first_at": 0,
                     "last_at": 0,
                 },
             ],

@@ -10,9 +10,10 @@ import pytest
 from penstock.model.event import Event
 from penstock.model.job import IdRun, Ids, JobError, JobSpec
 from penstock.open import open_store
-from penstock.server import logs
-from penstock.server.logs import JobLog, JsonLines, Observers, TextLines, job_log, ranges
+from penstock.server.logs import JobLog, Observers, job_log, ranges
 from penstock.stores.clock import ManualClock
+from penstock.telemetry import logs
+from penstock.telemetry.logs import JsonLines, TextLines
 
 
 def test_ids_are_written_as_ranges() -> None:

@@ -2,6 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from penstock.model.errors import PenstockError
 from penstock.open import JOURNALS, journal_at
@@ -58,3 +61,31 @@ def verify(backup: Path) -> int:
         f" {'damaged' if report.problems else 'sound'}"
     )
     return 1 if report.problems else 0
+
+
+def backup_command(
+    url: Annotated[str, typer.Argument(help="The store: sqlite:///path or rocksdb:///path.")],
+    directory: Annotated[Path, typer.Argument(help="Where the backup goes.")],
+    keep: Annotated[int, typer.Option(min=0, help="Keep the newest so many; 0: all.")] = 0,
+) -> None:
+    """Write a compressed copy of a store, and print its path."""
+    raise typer.Exit(backup(url, directory, keep))
+
+
+def restore_command(
+    backup: Annotated[Path, typer.Argument(help="The backup.")],
+    url: Annotated[str, typer.Argument(help="Where the store goes; nothing may be there.")],
+) -> None:
+    """Put a backup where no store is."""
+    raise typer.Exit(restore(backup, url))
+
+
+def verify_command(backup: Annotated[Path, typer.Argument(help="The backup.")]) -> None:
+    """Open a backup, replay its log and read every payload, without a trace."""
+    raise typer.Exit(verify(backup))
+
+
+def add(app: typer.Typer) -> None:
+    app.command("backup")(backup_command)
+    app.command("restore")(restore_command)
+    app.command("verify")(verify_command)

@@ -9,7 +9,9 @@ import platform
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from penstock.kernel.read import totals
 from penstock.model.errors import PenstockError
@@ -112,3 +114,18 @@ def _said(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {n:,}" for name, n in value.items()) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def command(
+    url: Annotated[str, typer.Argument(help="The store to look at.")] = "sqlite:///penstock.db",
+    check: Annotated[
+        bool, typer.Option("--check", help="Replay the log, recount everything, read all.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Tell what this machine has and how a store is doing; change nothing."""
+    raise typer.Exit(doctor(url, check=check, as_json=as_json))
+
+
+def add(app: typer.Typer) -> None:
+    app.command("doctor")(command)

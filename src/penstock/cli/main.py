@@ -1,13 +1,15 @@
 """The `penstock` command: names the commands and starts the one that was asked for.
 
-Typer comes with the `cli` extra and a command's own imports can be heavy, so both are
-imported late: `penstock --version` loads no store. What a command does lives in the file
-of its group, never here.
+Typer comes with the `cli` extra, and what a command imports can be heavy: a store, the server, the
+tables that it prints. So commands are only named here, each with the line that `--help` shows, and
+the file of its group is imported when it is chosen: `penstock --version` and `penstock --help` load
+no store. Such a file has an `add` that gives its commands to the app. What a command does, and
+which options it has, stands there and never here.
 """
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from penstock import __version__
 
@@ -15,14 +17,63 @@ if TYPE_CHECKING:
     import typer
 
 
+class Named(NamedTuple):
+    module: str  # of this package
+    panel: str  # under which `--help` lists it
+    line: str
+    group: bool = False  # the module's commands are its own: `penstock jobs ls`
+
+
+_RUN: Final = "Run"
+_WORK: Final = "Work by hand"
+_LOOK: Final = "Look and manage"
+_KEEP: Final = "Keep"
+
+COMMANDS: Final = {
+    "demo": Named("demo.command", _RUN, "Show a day's mixed work in under a minute."),
+    "serve": Named("serve", _RUN, "Put a store on the network."),
+    "worker": Named("worker", _RUN, "Run an app's tasks until told to stop."),
+    "push": Named("work", _WORK, "Push a job, or a file of them."),
+    "claim": Named("work", _WORK, "Take jobs on a lease."),
+    "ack": Named("work", _WORK, "Complete jobs of a lease."),
+    "fail": Named("work", _WORK, "End the attempt of jobs in failure."),
+    "release": Named("work", _WORK, "Give jobs back unspent."),
+    "extend": Named("work", _WORK, "Keep a lease for longer."),
+    "jobs": Named("jobs", _LOOK, "List, show, explain, cancel and retry jobs.", group=True),
+    "queues": Named("queues", _LOOK, "List, pause, limit and empty queues.", group=True),
+    "dead": Named("dead", _LOOK, "Group, redrive and forget dead letters.", group=True),
+    "cron": Named("cron", _LOOK, "Install, list and preview schedules.", group=True),
+    "workers": Named("workers", _LOOK, "Tell who holds jobs.", group=True),
+    "stats": Named("watch", _LOOK, "Count jobs by state, and tell how the store is."),
+    "tail": Named("watch", _LOOK, "Print events as they happen."),
+    "bench": Named("bench", _LOOK, "Measure push and claim + ack."),
+    "doctor": Named("doctor", _KEEP, "Tell what this machine has and how a store is doing."),
+    "backup": Named("backup", _KEEP, "Write a compressed copy of a store."),
+    "restore": Named("backup", _KEEP, "Put a backup where no store is."),
+    "verify": Named("backup", _KEEP, "Open a backup and read all of it."),
+    "token": Named("token", _KEEP, "Make tokens for those who may come in.", group=True),
+}
+
+
 def build_app() -> "typer.Typer":
     import typer
+    from typer.core import TyperCommand, TyperGroup
+
+    class Menu(TyperGroup):
+        """Lists commands by their names and lines; a chosen one is loaded."""
+
+        def __init__(self, **said: Any) -> None:
+            super().__init__(**said)
+            for name, named in COMMANDS.items():
+                line = TyperCommand(name, help=named.line, rich_help_panel=named.panel)
+                self.commands.setdefault(name, line)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            name, found, rest = super().resolve_command(ctx, args)
+            return name, load(name) if name in COMMANDS else found, rest
 
     app = typer.Typer(
-        name="penstock",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
+        name="penstock", cls=Menu, no_args_is_help=True, pretty_exceptions_enable=False
     )
 
     def print_version(wanted: bool) -> None:
@@ -41,143 +92,19 @@ def build_app() -> "typer.Typer":
     ) -> None:
         """Penstock, a job queue."""
 
-    @app.command()
-    def demo(
-        jobs: Annotated[int, typer.Option(min=1, help="How many jobs to run.")] = 100_000,
-        batch: Annotated[int, typer.Option(min=1, help="Jobs per call.")] = 1_000,
-    ) -> None:
-        """Push, claim and ack jobs on an embedded store, and print the rates."""
-        from penstock.cli.demo import demo as run_demo
-
-        run_demo(jobs=jobs, batch=batch)
-
-    @app.command()
-    def doctor(
-        url: Annotated[str, typer.Argument(help="The store to look at.")] = "sqlite:///penstock.db",
-        check: Annotated[
-            bool, typer.Option("--check", help="Replay the log, recount everything, read all.")
-        ] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    ) -> None:
-        """Tell what this machine has and how a store is doing; change nothing."""
-        from penstock.cli.doctor import doctor as examine
-
-        raise typer.Exit(examine(url, check=check, as_json=as_json))
-
-    @app.command()
-    def backup(
-        url: Annotated[str, typer.Argument(help="The store: sqlite:///path or rocksdb:///path.")],
-        directory: Annotated[Path, typer.Argument(help="Where the backup goes.")],
-        keep: Annotated[int, typer.Option(min=0, help="Keep the newest so many; 0: all.")] = 0,
-    ) -> None:
-        """Write a compressed copy of a store, and print its path."""
-        from penstock.cli.backup import backup as take
-
-        raise typer.Exit(take(url, directory, keep))
-
-    @app.command()
-    def restore(
-        backup: Annotated[Path, typer.Argument(help="The backup.")],
-        url: Annotated[str, typer.Argument(help="Where the store goes; nothing may be there.")],
-    ) -> None:
-        """Put a backup where no store is."""
-        from penstock.cli.backup import restore as put
-
-        raise typer.Exit(put(backup, url))
-
-    @app.command()
-    def verify(backup: Annotated[Path, typer.Argument(help="The backup.")]) -> None:
-        """Open a backup, replay its log and read every payload, without a trace."""
-        from penstock.cli.backup import verify as look
-
-        raise typer.Exit(look(backup))
-
-    @app.command()
-    def serve(
-        url: Annotated[str | None, typer.Option(help="The store.")] = None,
-        host: Annotated[str | None, typer.Option(help="The address to listen at.")] = None,
-        port: Annotated[int | None, typer.Option(help="Of TCP; 0: a free one.")] = None,
-        http_port: Annotated[int | None, typer.Option(help="Of HTTP; 0: a free one.")] = None,
-        no_http: Annotated[
-            bool | None, typer.Option("--no-http", help="Do not listen for HTTP.")
-        ] = None,
-        unix: Annotated[str | None, typer.Option(help="The path of a Unix socket.")] = None,
-        cron: Annotated[
-            bool | None, typer.Option("--cron/--no-cron", help="Keep crons going.")
-        ] = None,
-        shutdown_s: Annotated[
-            float | None, typer.Option(help="How long to wait for active jobs at the end.")
-        ] = None,
-        log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-        log_level: Annotated[
-            str | None, typer.Option(help="debug, info, warning or error.")
-        ] = None,
-        audit_file: Annotated[
-            str | None, typer.Option(help="Where actions of administrators are written down.")
-        ] = None,
-        tokens_file: Annotated[
-            str | None, typer.Option(help="A TOML file with [[tokens]].")
-        ] = None,
-        config: Annotated[
-            Path | None, typer.Option(help="The settings; penstock.toml, if it is there.")
-        ] = None,
-        as_json: Annotated[
-            bool, typer.Option("--json", help="Print one line of JSON that says where.")
-        ] = False,
-        print_config: Annotated[
-            bool, typer.Option("--print-config", help="Print the effective settings and end.")
-        ] = False,
-    ) -> None:
-        """Put a store on the network. Settings: flags, PENSTOCK_*, penstock.toml, defaults."""
-        from penstock.cli.serve import serve as put_on_the_network
-
-        flags = {
-            "url": url,
-            "host": host,
-            "port": port,
-            "http_port": http_port,
-            "no_http": no_http,
-            "unix": unix,
-            "cron": cron,
-            "shutdown_s": shutdown_s,
-            "log_format": log_format,
-            "log_level": log_level,
-            "audit_file": audit_file,
-            "tokens_file": tokens_file,
-        }
-        raise typer.Exit(
-            put_on_the_network(flags, config, as_json=as_json, print_config=print_config)
-        )
-
-    token = typer.Typer(no_args_is_help=True, help="Make tokens for those who may come in.")
-    app.add_typer(token, name="token")
-
-    @token.command("create")
-    def token_create(
-        name: Annotated[str, typer.Option(help="Who it is for; the audit log says so.")],
-        tenant: Annotated[str, typer.Option(help="Whose jobs it is about; *: any tenant's.")] = "*",
-        scope: Annotated[
-            list[str] | None,
-            typer.Option(help="push, claim or admin, or with queues: claim:emails-*. All, unsaid."),
-        ] = None,
-        expires_in_days: Annotated[
-            float | None, typer.Option(help="From when on it is refused; never, unsaid.")
-        ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    ) -> None:
-        """Make a token; print it, once, and what to put into penstock.toml."""
-        from penstock.cli.token import create
-
-        raise typer.Exit(create(name, tenant, scope, expires_in_days, as_json=as_json))
-
-    @token.command("hash")
-    def token_hash() -> None:
-        """Print what is kept of the token that comes on standard input."""
-        from penstock.cli.token import print_hash
-
-        raise typer.Exit(print_hash())
-
     return app
+
+
+def load(name: str) -> Any:
+    """A named command, with everything that it needs."""
+    import typer
+    from typer.main import get_group
+
+    named = COMMANDS[name]
+    app = typer.Typer(name=name, help=named.line, no_args_is_help=True)
+    import_module(f"penstock.cli.{named.module}").add(app)
+    group = get_group(app)
+    return group if named.group else group.commands[name]
 
 
 def main() -> None:

@@ -7,13 +7,15 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+import typer
 import uvloop
 
 from penstock.model.errors import PenstockError
-from penstock.server import logs
 from penstock.server.server import Server
 from penstock.settings import Settings, load, show, without_password
+from penstock.telemetry import logs
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -85,3 +87,56 @@ async def end(server: Server, told: Told, grace_s: float) -> None:
         await server.stop(0)
         return
     await stopping
+
+
+def command(
+    url: Annotated[str | None, typer.Option(help="The store.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen at.")] = None,
+    port: Annotated[int | None, typer.Option(help="Of TCP; 0: a free one.")] = None,
+    http_port: Annotated[int | None, typer.Option(help="Of HTTP; 0: a free one.")] = None,
+    no_http: Annotated[
+        bool | None, typer.Option("--no-http", help="Do not listen for HTTP.")
+    ] = None,
+    cron: Annotated[bool | None, typer.Option("--cron/--no-cron", help="Keep crons going.")] = None,
+    unix: Annotated[str | None, typer.Option(help="The path of a Unix socket.")] = None,
+    shutdown_s: Annotated[
+        float | None, typer.Option(help="How long to wait for active jobs at the end.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    audit_file: Annotated[
+        str | None, typer.Option(help="Where actions of administrators are written down.")
+    ] = None,
+    events: Annotated[str | None, typer.Option(help="The directory of the event log.")] = None,
+    tokens_file: Annotated[str | None, typer.Option(help="A TOML file with [[tokens]].")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The settings; penstock.toml, if it is there.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON that says where.")
+    ] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the effective settings and end.")
+    ] = False,
+) -> None:
+    """Put a store on the network. Settings: flags, PENSTOCK_*, penstock.toml, defaults."""
+    flags = {
+        "url": url,
+        "host": host,
+        "port": port,
+        "http_port": http_port,
+        "no_http": no_http,
+        "cron": cron,
+        "unix": unix,
+        "shutdown_s": shutdown_s,
+        "log_format": log_format,
+        "log_level": log_level,
+        "audit_file": audit_file,
+        "events": events,
+        "tokens_file": tokens_file,
+    }
+    raise typer.Exit(serve(flags, config, as_json=as_json, print_config=print_config))
+
+
+def add(app: typer.Typer) -> None:
+    app.command("serve")(command)

@@ -4,6 +4,9 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
 
 from penstock.model.checks import check_tenant
 from penstock.model.errors import PenstockError
@@ -60,3 +63,29 @@ def print_hash() -> int:
         return 2
     print(hash_of(token))
     return 0
+
+
+def create_command(
+    name: Annotated[str, typer.Option(help="Who it is for; the audit log says so.")],
+    tenant: Annotated[str, typer.Option(help="Whose jobs it is about; *: any tenant's.")] = "*",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="push, claim or admin, or with queues: claim:emails-*. All, unsaid."),
+    ] = None,
+    expires_in_days: Annotated[
+        float | None, typer.Option(help="From when on it is refused; never, unsaid.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make a token; print it, once, and what to put into penstock.toml."""
+    raise typer.Exit(create(name, tenant, scope, expires_in_days, as_json=as_json))
+
+
+def hash_command() -> None:
+    """Print what is kept of the token that comes on standard input."""
+    raise typer.Exit(print_hash())
+
+
+def add(app: typer.Typer) -> None:
+    app.command("create")(create_command)
+    app.command("hash")(hash_command)

@@ -39,10 +39,10 @@ class Context:
         worker: str = "",
         say: Callable[[int, Report], None] | None = None,
         results: Callable[[], dict[int, Any]] | None = None,
-        jobs: tuple[Job, ...] | None = None,
+        jobs: tuple[Job, ...] | Callable[[], tuple[Job, ...]] | None = None,
     ) -> None:
         self.job = job  # of a batch: its first
-        self.jobs = jobs or (job,)  # of a batch: all of them
+        self._jobs = jobs
         self.worker = worker
         self.cancelled = False  # set when the job is taken away: whatever it does now is in vain
         self._say = say
@@ -56,6 +56,13 @@ class Context:
             id=0, queue=queue, payload=b"null", options=options, attempt=1, created_at=0, run_at=0
         )
         return cls(job)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """Of a batch: all of them."""
+        if callable(self._jobs):
+            self._jobs = self._jobs()
+        return self._jobs or (self.job,)
 
     @property
     def attempt(self) -> int:

@@ -42,6 +42,9 @@ class SoftTimeout(BaseException):
     handler does not swallow it.
     """
 
+    def __init__(self, message: str = "the soft timeout of the attempt is over") -> None:
+        super().__init__(message)  # in a thread it is raised by its class alone
+
 
 class BlocksTheLoop(RuntimeError):
     def __init__(self, call: str, instead: str) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
 from penstock.client.errors import Dead, Retry, SoftTimeout
+from penstock.client.soft import within
 from penstock.model.job import Codec, JobError
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ class Executor:
         entered: list[Middleware] = []
         try:
             self._before(context, entered)
-            value = await task.arguments.call(task.handler, prepared.values, context)
+            call = task.arguments.call(task.handler, prepared.values, context)
+            soft_ms = task.soft_timeout_ms
+            value = await (call if soft_ms is None else within(call, soft_ms))
             outcome: Outcome = answered(task, value)
         except asyncio.CancelledError:
             outcome = INTERRUPTED
@@ -170,7 +173,7 @@ def job_error(error: BaseException) -> JobError:
     return JobError(kind=type(error).__name__, message=message, trace="".join(lines))
 
 
-_OURS: Final = {__name__, "penstock.client.arguments"}
+_OURS: Final = {__name__, "penstock.client.arguments", "penstock.client.soft"}
 
 
 # -- batches -------------------------------------------------------------------------------------
@@ -222,7 +225,9 @@ class BatchExecutor(Executor):
         entered: list[Middleware] = []
         try:
             self._before(context, entered)
-            value = await task.arguments.call(task.handler, batch.items, context)
+            call = task.arguments.call(task.handler, batch.items, context)
+            soft_ms = task.soft_timeout_ms
+            value = await (call if soft_ms is None else within(call, soft_ms))
             outcome = self._batch_answered(batch, value)
         except asyncio.CancelledError:
             outcome = BatchOutcome(all=INTERRUPTED)

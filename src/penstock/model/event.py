@@ -9,7 +9,8 @@ input: switching them off changes no decision.
   · redriven edited · progress log partial · configured drained purged
 """
 
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -74,3 +75,39 @@ class EventSink(Protocol):
     """
 
     def write(self, events: list[Event]) -> None: ...
+
+
+class Mark(msgspec.Struct, frozen=True, order=True):
+    """An event of a store's history; every later one is greater."""
+
+    position: int
+    index: int
+
+
+@runtime_checkable
+class EventKeeper(EventSink, Protocol):
+    """A sink that outlives the process, and never misses an event that a durable store can give.
+
+    It belongs to one open store at a time, from `begin` to `close`, and is opened again with it.
+    Only `begin` raises: whatever happens to the sink afterwards, the store goes on.
+    """
+
+    def begin(self, store: str) -> Mark:
+        """From now on this store's events come. Answers the last one that is there; blocks."""
+
+    def missed(self, first: int, last: int) -> None:
+        """The events of these positions happened and will not come."""
+
+    def make_room(self) -> None:
+        """Block until there is room for more, unless there will be none: before a `write` by a
+        thread that can wait."""
+
+    def sync(self, done: Callable[[bool], None]) -> None:
+        """Have it called, by another thread, when all that came is on stable storage; or with False
+        when that is given up."""
+
+    def health(self) -> dict[str, Any]:
+        """How it is doing, for the store's own."""
+
+    def close(self) -> None:
+        """Put away everything that came; blocks."""

@@ -9,7 +9,7 @@ Validation lives in `checks.py`, decisions in the kernel; neither belongs here.
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, compress
+from itertools import accumulate, compress, islice
 from typing import Any, Final, Literal, NewType
 
 import msgspec
@@ -327,10 +327,20 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             cut = self.__dict__["_jobs"] = [job for run in self.runs for job in self._cut(run)]
         return cut
 
-    def _cut(self, run: ClaimedRun) -> Iterator[Job]:
-        begin = 0
+    def job(self, job_id: int) -> Job:
+        """One of them, without cutting out the others."""
+        for run in self.runs:
+            if 0 <= job_id - run.ids.first < run.ids.span:
+                ids = list(run.ids)
+                if job_id in ids:
+                    return next(self._cut(run, ids.index(job_id)))
+        raise KeyError(job_id)
+
+    def _cut(self, run: ClaimedRun, start: int = 0) -> Iterator[Job]:
+        begin = run.ends[start - 1] if start else 0
         created_at, run_at = run.created_at, run.run_at
-        for index, job_id in enumerate(run.ids):
+        ids = islice(run.ids, start, None) if start else run.ids
+        for index, job_id in enumerate(ids, start):
             end = run.ends[index]
             options = run.options[run.option_of[index] if run.option_of is not None else 0]
             own = run.individual.get(job_id, _ALONE)

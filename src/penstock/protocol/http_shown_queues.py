@@ -146,6 +146,7 @@ class DeadGroup(Shown, frozen=True, kw_only=True):
     count: int
     first_id: int
     last_id: int
+    first_at: int  # when the first of them failed for the last time
     last_at: int  # when the last of them failed
 
     @classmethod
@@ -157,6 +158,7 @@ class DeadGroup(Shown, frozen=True, kw_only=True):
             count=1,
             first_id=job_id,
             last_id=job_id,
+            first_at=error.at,
             last_at=error.at,
         )
 

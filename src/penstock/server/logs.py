@@ -1,15 +1,12 @@
-"""Structured logs: the program's own lines, and what happens to jobs, a line per event.
+"""What happens to jobs, in the log of the server: a line per event.
 
 An event speaks of a range of jobs, and so does its line (`"ids":"1-1000,1003"`). Where nobody
 wants such lines there is no listener, and they cost nothing.
 """
 
-import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +14,7 @@ import msgspec
 from penstock.model.event import Event, EventSink
 from penstock.model.job import IdRun, Ids
 from penstock.settings import LogFormat, LogLevel
+from penstock.telemetry.logs import time_of
 
 JOBS: Final = "penstock.jobs"  # the logger of what happens to jobs
 MOST_STRETCHES: Final = 100  # of ids in a line
@@ -25,15 +23,6 @@ MOST_STRETCHES: Final = 100  # of ids in a line
 _FACTS: Final = ("attempt", "worker", "task", "priority", "bytes", "run_at", "reason", "cause")
 _encode: Final = msgspec.json.Encoder().encode
 _ERRORS: Final = ("error_kind", "error_message")
-
-
-def configure(form: LogFormat, level: LogLevel) -> None:
-    """Have the log of this process written to its standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
 
 
 def job_log(form: LogFormat, level: LogLevel) -> "JobLog | None":
@@ -51,34 +40,6 @@ def _write_out(lines: str) -> None:
     with suppress(OSError, ValueError):
         sys.stderr.write(lines)
         sys.stderr.flush()
-
-
-class JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": _time(int(record.created * 1000)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
-
-
-class TextLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        text = f"{_time(int(record.created * 1000))} {record.levelname.lower():<7} {record.getMessage()}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
-
-
-def _time(ms: int) -> str:
-    return f"{_second(ms // 1000)}.{ms % 1000:03d}+00:00"
-
-
-@lru_cache(maxsize=16)  # lines come many to the second
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 class JobLog:
@@ -113,7 +74,7 @@ def _facts(event: Event) -> dict[str, Any]:
 
 def _json_line(event: Event, level: LogLevel) -> str:
     line = {
-        "time": _time(event.at),
+        "time": time_of(event.at),
         "level": level,
         "logger": JOBS,
         "event": event.kind,
@@ -130,7 +91,7 @@ def _text_line(event: Event, level: LogLevel) -> str:
     facts = "".join(f" {name}={value!r}" for name, value in _facts(event).items())
     ids = f" {ranges(event.ids)}" if event.ids else ""
     place = f"{event.tenant}/{event.queue}"
-    return f"{_time(event.at)} {level:<7} {event.kind} {place}{ids}{facts}\n"
+    return f"{time_of(event.at)} {level:<7} {event.kind} {place}{ids}{facts}\n"
 
 
 def ranges(ids: Ids) -> str:

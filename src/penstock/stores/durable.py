@@ -1,11 +1,9 @@
 """Opening an embedded store that keeps what it is told: ownership, recovery, and going on."""
 
-import asyncio
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -13,11 +11,11 @@ from penstock.kernel import commands as c
 from penstock.kernel.kernel import VERSION
 from penstock.kernel.read import totals
 from penstock.model.errors import Invalid, NotFound, Unavailable
-from penstock.model.event import EventSink
+from penstock.model.event import EventKeeper, EventSink
 from penstock.model.policy import Caps
 from penstock.stores.clock import Clock, ManualClock, SteadyClock
 from penstock.stores.engine import Engine
-from penstock.stores.finishing import finished
+from penstock.stores.finishing import in_a_thread
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.ownership import Ownership, witnessed
@@ -26,8 +24,6 @@ from penstock.stores.journal.settings import Settings
 from penstock.stores.journal.space import Ballast, is_networked
 from penstock.stores.keeper import Keeper
 from penstock.stores.stored_payloads import StoredPayloads
-
-T = TypeVar("T")
 
 log: Final = logging.getLogger("penstock.store")
 
@@ -57,21 +53,26 @@ async def open_durable(
         )
     ownership = Ownership(path)
     ownership.take()
+    kept = events if isinstance(events, EventKeeper) else None
     try:
-        recovered = await _in_a_thread(_recover, journal, path, draw, caps, False)
+        recovered = await in_a_thread(_recover, journal, path, draw, caps, False, kept)
         return _go_on(journal, path, settings, recovered, clock, caps, events, observer, ownership)
     except BaseException:
+        if kept is not None:
+            await in_a_thread(kept.close)
         journal.close()
         ownership.leave()
         raise
 
 
-async def _in_a_thread(work: Callable[..., T], *said: Any) -> T:
-    """Nothing is closed, and no lock let go, under the hands of a thread that still works."""
-    return await finished(asyncio.get_running_loop().run_in_executor(None, work, *said))
-
-
-def _recover(journal: Journal, path: Path, seed: int, caps: Caps, read_only: bool) -> Recovered:
+def _recover(
+    journal: Journal,
+    path: Path,
+    seed: int,
+    caps: Caps,
+    read_only: bool,
+    events: EventKeeper | None = None,
+) -> Recovered:
     if read_only and not path.exists():
         raise NotFound(f"there is no store at {path}", "url")
     store, position = witnessed(path)  # before we look: its owner may go on meanwhile
@@ -79,10 +80,14 @@ def _recover(journal: Journal, path: Path, seed: int, caps: Caps, read_only: boo
         position = 0  # of one that was there before
     try:
         facts = journal.open(read_only=read_only)
-        found = recover(journal, facts, seed, caps, read_only=read_only)
+        found = recover(journal, facts, seed, caps, read_only=read_only, events=events)
         _check_witness(path, store, position, found)
+        if found.retelling is not None:
+            found.store = found.retelling.end()
         if not read_only:
             journal.forget_after(found.checkpoint.number)
+    except Unavailable:  # of the event log
+        raise
     except JournalError as error:
         raise Unavailable(f"the store cannot be opened: {error}") from error
     except Exception as error:  # there is no end to what damage makes of values
@@ -121,8 +126,6 @@ def _go_on(
     engine = Engine(steady, kernel, payloads, events, paced=paced, observer=observer)
     ballast = Ballast(path.with_name(path.name + ".ballast"), settings.reserve_bytes)
     ballast.fill()
-    if found.new:
-        found.store = os.urandom(16).hex()
     keeper = engine.keeper = Keeper(
         journal,
         found,
@@ -131,15 +134,16 @@ def _go_on(
         settings,
         ownership,
         lambda error: engine.end(f"the store has ended: {error}"),
+        events if isinstance(events, EventKeeper) else None,
     )
     facts = {"closed": False, "boot": steady.boot, "offset": steady.offset}
+    facts |= {"store": found.store, "events": isinstance(events, EventKeeper)}
     if found.new:
         facts |= {
             "format": frames.FORMAT,
             "kernel": VERSION,
             "seed": kernel.seed,
             "caps": msgspec.to_builtins(caps),
-            "store": found.store,
         }
     keeper.put(**facts)
     engine.apply(c.Resume(caps, None if found.clean else found.reserved))
@@ -165,7 +169,7 @@ async def _open_read_only(
     journal: Journal, path: Path, clock: Clock, caps: Caps, seed: int
 ) -> Engine:
     try:
-        found = await _in_a_thread(_recover, journal, path, seed, caps, True)
+        found = await in_a_thread(_recover, journal, path, seed, caps, True)
     except BaseException:
         journal.close()
         raise

@@ -526,8 +526,7 @@ class EmbeddedStore(Store):
             "chunks": len(kernel.chunks),
             "payload_bytes": self.engine.payloads.size,  # in memory
         }
-        if keeper is not None:
-            detail |= keeper.health()
+        detail |= self.engine.health()
         durability: Durability = "memory" if keeper is None else keeper.durability
         return Health(ok=True, store=self._scheme, durability=durability, detail=detail)
 

@@ -30,10 +30,11 @@ from penstock.model.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.model.event import Event, EventSink
+from penstock.model.event import Event, EventKeeper, EventSink
 from penstock.model.job import Lease
 from penstock.model.store import Durability, Result
 from penstock.stores.clock import Clock
+from penstock.stores.finishing import in_a_thread
 from penstock.stores.granting import Grant, chunks_of, grant_of, lease_of
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.keeper import Keeper
@@ -64,8 +65,9 @@ class Engine:
         self.keeper: Keeper | None = None
         self.read_only: Journal | None = None  # where what we look at came from
         self._sink = sink
+        self._kept = sink if isinstance(sink, EventKeeper) else None
         self._observer = observer
-        self._heard = False  # somebody learns of events when they are safe
+        self._heard = False  # somebody waits for events to be safe
         self._watchers: dict[Watcher, None] = {}
         self._line = Line()
         self._awaited = Awaited()
@@ -356,6 +358,7 @@ class Engine:
                     waiter.worker,
                 )
                 record = self._step(command)
+                self._pass_on_events()  # a command's events are numbered by themselves
                 if record is None:
                     self._arm(self._until_token(waiter.tenant, waiter.queues, NAP_MS))
                     break
@@ -426,8 +429,8 @@ class Engine:
 
     def _listen(self) -> None:
         """Have the kernel tell events exactly while somebody hears them."""
-        self._heard = self._sink is not None or bool(self._watchers)
-        wanted = self._heard or self._observer is not None
+        self._heard = self._sink is not self._kept or bool(self._watchers)
+        wanted = self._heard or self._kept is not None or self._observer is not None
         if wanted and self.kernel.events is None:
             self.kernel.events = []
         elif not wanted:
@@ -440,8 +443,10 @@ class Engine:
         self.kernel.events = []
         if self._observer is not None:
             self._observer.write(events)
-        if self._heard:
+        if self._heard or self._kept is not None:
             self._when_safe(lambda: self._tell(events))
+            if self.keeper is not None and not self._heard:
+                self.keeper.soon()
 
     def _tell(self, events: list[Event]) -> None:
         if self._sink is not None:
@@ -537,6 +542,8 @@ class Engine:
         elif self.read_only is not None:
             self.payloads.close()
             self.read_only.close()
+        elif self._kept is not None:
+            await in_a_thread(self._kept.close)
 
     def abandon(self) -> None:
         """Let go of everything as the end of the process would; its loop runs no more."""
@@ -545,6 +552,8 @@ class Engine:
             self._let_go = True
             if self.keeper is not None:
                 self.keeper.let_go()
+            elif self._kept is not None:
+                self._kept.close()
 
     def end(self, why: str) -> None:
         """Nothing is done any more; everybody who waits is told."""
@@ -564,6 +573,11 @@ class Engine:
     @property
     def waiting(self) -> int:
         return len(self._line)
+
+    def health(self) -> dict[str, Any]:
+        """How what is beside the kernel is doing."""
+        detail = {} if self.keeper is None else self.keeper.health()
+        return detail if self._kept is None else detail | self._kept.health()
 
     def rebuild(self) -> None:
         """Put a kernel made from its own encoded form in the place of the running one."""

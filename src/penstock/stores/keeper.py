@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,9 @@ from typing import Any, Final
 from penstock.kernel import commands as c
 from penstock.kernel.kernel import Kernel
 from penstock.model.errors import StorageFull, Unavailable
+from penstock.model.event import EventKeeper
 from penstock.stores.backup import Backups
+from penstock.stores.finishing import in_a_thread
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Batch, Group, Journal, JournalError
 from penstock.stores.journal.checkpointer import Checkpointer
@@ -31,6 +34,7 @@ from penstock.stores.sweeping import Sweeper
 log: Final = logging.getLogger("penstock.store")
 
 RESERVED: Final = 1_024  # blocks of ids reserved at a time
+SOON_S: Final = 0.2  # within which that is safe which only the event log waits for
 ROOM_CHECK_S: Final = 0.2  # how long we trust what we know of the disk's free space
 
 
@@ -44,6 +48,7 @@ class Keeper:
         settings: Settings,
         ownership: Ownership,
         fail: Callable[[Exception], None],
+        events: EventKeeper | None = None,
     ) -> None:
         self.journal = journal
         self.payloads = payloads
@@ -60,6 +65,12 @@ class Keeper:
         )
         self.checkpointer.every_bytes = settings.checkpoint_bytes
         self.checkpointer.every_records = settings.checkpoint_records
+        self.checkpointer.spared = self._events_kept
+        self._events = events
+        self._events_upto = 0  # the position up to which the event log has everything
+        self._events_whole = True  # … or has not, and the facts say so
+        self._events_asked = False
+        self._soon: asyncio.TimerHandle | None = None
         position = recovered.kernel.position
         self.last = position  # of the last record
         self._first = position + 1  # of the first record that no batch has taken
@@ -226,6 +237,47 @@ class Keeper:
         """Call this when the present position is safe; calls keep their order."""
         self.safety.after(self.level, self.last, call)
 
+    def soon(self) -> None:
+        """The present position is to become safe, though nobody waits for it."""
+        if self._soon is None and self.safety.upto[self.level] < self.last:
+            self._soon = self._loop.call_later(SOON_S, self._have_safe)
+
+    def _have_safe(self) -> None:
+        self._soon = None
+        if self._broken is None and not self._closing and self.level == SYNCED:
+            position = self.last
+            if self.safety.upto[SYNCED] < position:
+                self._have_synced(position)
+
+    # -- the event log -----------------------------------------------------------------------------
+
+    def _events_kept(self, position: int) -> bool:
+        """Whether the event log has everything up to there: what it lacks, the log tells again."""
+        if self._events is None or self._events_upto >= position:
+            return True
+        upto = self.safety.upto[self.level]  # what it was told
+        if upto < position:
+            self._have_synced(position)
+        elif not self._events_asked:
+            self._events_asked = True
+            self._events.sync(partial(self._events_answered, upto))
+        return False
+
+    def _events_answered(self, upto: int, whole: bool) -> None:
+        """By the event log's thread."""
+        with suppress(RuntimeError):  # the loop is gone
+            self._loop.call_soon_threadsafe(self._events_synced, upto, whole)
+
+    def _events_synced(self, upto: int, whole: bool) -> None:
+        """Or it has given up: the log must not grow for ever, so the next opening tells a gap."""
+        self._events_asked = False
+        self._events_upto = upto
+        if self._broken is None and not self._closing:
+            if whole != self._events_whole:
+                self._events_whole = whole
+                self.put(events=whole)
+            self._schedule()
+
     # -- room ------------------------------------------------------------------------------------
 
     def admit(self, size: int) -> None:
@@ -313,14 +365,20 @@ class Keeper:
                 self.put(closed=True)
             while not self.idle:
                 await self.turn()
+            if self._events is not None:
+                await in_a_thread(self._events.close)
         finally:
             self.let_go()
 
     def let_go(self) -> None:
         """Of the threads, the files and the path, in whatever state they are."""
         self._closing = True  # nothing begins when the last batch's answer comes
+        if self._soon is not None:
+            self._soon.cancel()
         try:
             self.writer.close()
+            if self._events is not None:
+                self._events.close()
             self.payloads.close()
             self.journal.close()
         finally:

@@ -2,19 +2,14 @@
 
 from typing import Final
 
-import msgspec
-
-from penstock.model.fingerprint import fingerprint
-from penstock.model.job import JobError
 from penstock.model.lifecycle import State
+from penstock.protocol.dead_groups import Grouping
 from penstock.protocol.http_said import RedriveSaid, Said
 from penstock.protocol.http_shown import JobPage, JobRead
-from penstock.protocol.http_shown_queues import Counted, DeadGroup, DeadGroups, RedrivenShown
+from penstock.protocol.http_shown_queues import Counted, DeadGroups, RedrivenShown
 from penstock.server.routes.paging import Cursor, Limit, page
 from penstock.server.routing import Route
 from penstock.server.service import Call
-
-_NO_ERROR: Final = JobError(kind="", message="")  # of jobs that were discarded unattempted
 
 
 class Paged(Said, frozen=True, kw_only=True):
@@ -40,20 +35,9 @@ async def group_dead(call: Call) -> DeadGroups:
     call.principal.require_sight(call.params["queue"])
     scanned: Scanned = call.query
     jobs, cursor = await page(call, scanned.cursor, scanned.limit, state=State.DEAD)
-    groups: dict[str, DeadGroup] = {}
-    for job in jobs:
-        error = job.errors[-1] if job.errors else _NO_ERROR
-        mark = fingerprint(error)
-        known = groups.get(mark)
-        groups[mark] = (
-            DeadGroup.begin(mark, error, job.id)
-            if known is None
-            else msgspec.structs.replace(
-                known, count=known.count + 1, last_id=job.id, last_at=max(known.last_at, error.at)
-            )
-        )
-    ordered = sorted(groups.values(), key=lambda group: (-group.count, group.first_id))
-    return DeadGroups(groups=tuple(ordered), cursor=cursor)
+    grouping = Grouping()
+    grouping.add(jobs)
+    return DeadGroups(groups=grouping.groups, cursor=cursor)
 
 
 async def redrive_dead(call: Call) -> RedrivenShown:

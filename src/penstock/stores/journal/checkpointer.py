@@ -5,6 +5,7 @@ nor delays an answer by more than a slice. Nothing older is touched before the r
 the new checkpoint valid is on stable storage.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -34,6 +35,8 @@ class Checkpointer:
         self._final = False
         self._written: list[Row] = []  # of the finished checkpoint: older rows are to go
         self._truncating = False
+        # Whether nobody needs the log up to a position any more, but for this checkpoint.
+        self.spared: Callable[[int], bool] = lambda position: True
 
     def noted(self, size: int) -> None:
         """A record went into the log."""
@@ -76,7 +79,7 @@ class Checkpointer:
                 batch.rows = rows
                 self._written += [Row(r.kind, r.key, number, r.data and b"") for r in rows]
                 reach("checkpoint slice")
-            else:
+            elif self.spared(self._next.position):
                 self._final = True
                 batch.facts["checkpoint"] = msgspec.to_builtins(self._next)
                 batch.sync = True

@@ -6,6 +6,7 @@ the record. Only a log that simply ends early is cut at its last whole record, a
 """
 
 import logging
+import os
 import time
 from typing import Any, Final
 
@@ -13,9 +14,11 @@ import msgspec
 
 from penstock.kernel.kernel import VERSION, Kernel
 from penstock.model.errors import Invalid, PenstockError
+from penstock.model.event import EventKeeper
 from penstock.model.policy import Caps
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Batch, Group, Journal, JournalError
+from penstock.stores.journal.retelling import Retelling
 
 log: Final = logging.getLogger("penstock.store")
 
@@ -50,15 +53,27 @@ class Recovered(msgspec.Struct, kw_only=True):
     boot: str = ""
     offset: int = 0  # of the elapsed clock to the machine's
     store: str = ""  # names this store among all
+    retelling: Retelling | None = None  # of events, to be ended
 
 
 def recover(
-    journal: Journal, facts: dict[str, Any], seed: int, caps: Caps, *, read_only: bool = False
+    journal: Journal,
+    facts: dict[str, Any],
+    seed: int,
+    caps: Caps,
+    *,
+    read_only: bool = False,
+    events: EventKeeper | None = None,
 ) -> Recovered:
+    """`events` gets what it has not got yet of the events of the records behind the checkpoint."""
     began = time.perf_counter()
+    store = facts.get("store", "") or os.urandom(16).hex()
     if not facts:
         _check_empty(journal)
-        return Recovered(kernel=Kernel(seed, caps), checkpoint=CheckpointFact(), new=True)
+        if events is not None:
+            events.begin(store)
+        kernel = Kernel(seed, caps)
+        return Recovered(kernel=kernel, checkpoint=CheckpointFact(), new=True, store=store)
     _check_versions(facts)
     checkpoint = msgspec.convert(facts.get("checkpoint", {}), CheckpointFact)
     made_with = checkpoint.caps or msgspec.convert(facts["caps"], Caps)
@@ -70,8 +85,10 @@ def recover(
         reserved=facts.get("reserved", 0),
         boot=facts.get("boot", ""),
         offset=facts.get("offset", 0),
-        store=facts.get("store", ""),
+        store=store,
     )
+    if events is not None:
+        found.retelling = Retelling(kernel, events, store, whole=facts.get("events", False))
     torn = _replay(journal, found)
     if torn is not None:
         _cut(journal, found, torn, read_only)
@@ -149,7 +166,7 @@ def _restore(journal: Journal, checkpoint: CheckpointFact, seed: int, caps: Caps
 
 def _replay(journal: Journal, found: Recovered) -> Group | None:
     """Answers the last group if it ends early."""
-    kernel = found.kernel
+    kernel, retelling = found.kernel, found.retelling
     torn: Group | None = None
     for group in journal.groups(kernel.position):
         if torn is not None:
@@ -167,6 +184,8 @@ def _replay(journal: Journal, found: Recovered) -> Group | None:
                 if last > kernel.position:
                     _apply(kernel, record)
                     found.replayed += 1
+                    if retelling is not None:
+                        retelling.applied()
         except frames.Corrupt as error:
             raise JournalError(f"the log is damaged: {error}") from None
         if last < group.last:

@@ -28,3 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     backup_dir: str = ""  # where backups go …
     backup_every_s: Annotated[float, msgspec.Meta(ge=0)] = 0  # … so often; 0: when asked for
     backup_keep: Positive = 24  # of them
+    events: str = ""  # the directory of the event log; none without
+    events_seal_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0  # until others may read a segment
+    events_keep_s: Annotated[float, msgspec.Meta(ge=0)] = 30 * 86_400.0  # and how long; 0: for ever
+    events_keep_bytes: Count = 0  # of all segments there; 0: any number

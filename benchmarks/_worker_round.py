@@ -1,0 +1,139 @@
+"""One round of one subject: its broker, its producer and its worker, from nothing to nothing."""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import nan
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from benchmarks._server_client import serving
+from benchmarks._worker_brokers import Postgres, redis, relay
+from benchmarks._worker_peers import BULK, HERE, Entry
+
+
+class Round(NamedTuple):
+    """What is found; milliseconds where it is not jobs a second, NaN where nothing is offered."""
+
+    push: float
+    push_p50: float
+    push_p99: float
+    push_many: float
+    drain: float
+    start_p50: float
+    start_p99: float
+
+
+class Rounds:
+    """Runs subjects, one at a time: nobody else's worker is about when one is measured."""
+
+    def __init__(
+        self, directory: Path, pythons: dict[str, str], starts: int, postgres: bool
+    ) -> None:
+        self._directory = directory
+        self._pythons = pythons
+        self._starts = starts
+        self._postgres = Postgres(directory) if postgres else None
+        self._turn = 0
+        self.versions: dict[str, dict[str, str]] = {}  # of a subject's packages, once it has run
+
+    def run(self, peer: Entry) -> Round:
+        self._turn += 1
+        stamps = self._directory / f"stamps-{self._turn}"
+        os.mkfifo(stamps)
+        python = self._pythons[peer.environment]
+        command = [python, "-m", "benchmarks._worker_adapter", peer.module]
+        many = {"rate": nan}
+        with self._broker(peer) as url, tempfile.TemporaryFile("w+", dir=self._directory) as log:
+            producing = [*command, "produce", url, str(stamps)]
+            working = [*command, "work", url, str(stamps), str(peer.jobs)]
+            with Producing(producing, peer, log) as producer:
+                self.versions[peer.name] = producer.versions
+                pushed = producer.ask("push", jobs=peer.alone)
+                if peer.bulk:
+                    many = producer.ask("push_many", jobs=peer.bulk, by=BULK)
+                with _working(working, log):
+                    drained = producer.ask("drained", jobs=peer.jobs)
+                    start = producer.ask("starts", jobs=self._starts, seed=self._turn)
+                if peer.spare:
+                    many = producer.ask("push_many", jobs=peer.spare, by=BULK)
+        stamps.unlink()
+        return Round(
+            pushed["rate"],
+            pushed["p50"],
+            pushed["p99"],
+            many["rate"],
+            drained["rate"],
+            start["p50"],
+            start["p99"],
+        )
+
+    @contextmanager
+    def _broker(self, peer: Entry) -> Iterator[str]:
+        if peer.broker == "redis":
+            with redis() as url:
+                yield url
+        elif peer.broker == "relay":
+            with relay() as url:
+                yield url
+        elif peer.broker in {"memory", "sqlite"}:
+            file = f"sqlite:///{self._directory}/{self._turn}.db"
+            url = "memory://" if peer.broker == "memory" else file
+            with serving(url, self._directory) as server:
+                yield f"penstock://127.0.0.1:{server.tcp}"
+        else:
+            assert self._postgres is not None
+            late = ("synchronous_commit=off",) if peer.broker == "postgres-late" else ()
+            with self._postgres.serve(*late) as url:
+                yield url
+
+
+@contextmanager
+def _working(command: list[str], log: IO[str]) -> Iterator[None]:
+    with subprocess.Popen(command, stdout=log, stderr=log, cwd=HERE.parent) as child:
+        try:
+            yield
+        finally:
+            child.kill()
+
+
+class Producing:
+    """The producer of a subject, which does what it is asked and says how long it took."""
+
+    def __init__(self, command: list[str], peer: Entry, log: IO[str]) -> None:
+        self._peer = peer
+        self._log = log
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=HERE.parent,
+        )
+
+    def __enter__(self) -> "Producing":
+        self.versions: dict[str, str] = self._answer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.communicate()
+
+    def ask(self, what: str, **more: int) -> dict[str, float]:
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps({"what": what, **more}) + "\n")
+        self._child.stdin.flush()
+        answer: dict[str, float] = self._answer()
+        return answer
+
+    def _answer(self) -> Any:
+        assert self._child.stdout is not None
+        if line := self._child.stdout.readline():
+            return json.loads(line)
+        self._log.seek(0)
+        last = "".join(self._log.readlines()[-40:])
+        raise RuntimeError(f"{self._peer.name} failed:\n{last}")

@@ -1,0 +1,20 @@
+"""The command itself, apart from what its worker processes import."""
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    scale: Annotated[
+        float, typer.Option(min=0.001, max=100, help="How much work: 1 is about 450,000 jobs.")
+    ] = 1.0,
+) -> None:
+    """Start a server and workers, and have them do a day's mixed work; ends by itself."""
+    from penstock.cli.demo.run import demo
+
+    raise typer.Exit(demo(scale))
+
+
+def add(app: typer.Typer) -> None:
+    app.command("demo")(command)

@@ -1,0 +1,59 @@
+"""Jobs of one queue or of all, by ascending id, however many queues and jobs there are."""
+
+from collections.abc import AsyncIterator
+from heapq import heapify, heappop, heapreplace
+from itertools import count
+from typing import Any
+
+from penstock.cli.session import Session
+from penstock.model.job import Job
+from penstock.model.lifecycle import State
+from penstock.model.listing import page
+
+_AT_ONCE = 50  # jobs of one queue that are looked up ahead of what is shown
+
+
+async def queues_with(at: Session, state: State | None, queue: str | None = None) -> list[str]:
+    """The queues that have a job of that state (None: any)."""
+    infos = [await at.queue(queue)] if queue is not None else await at.store.queues(at.tenant)
+    states = State if state is None else (state,)
+    return [info.queue for info in infos if any(info.counts[each] for each in states)]
+
+
+async def jobs_of(
+    at: Session, queue: str, cursor: int = 0, *, at_once: int = _AT_ONCE, **chosen: Any
+) -> AsyncIterator[Job]:
+    """Every job of a queue from the cursor on; looked up as they are wanted."""
+    following: int | None = cursor
+    while following is not None:
+        found, following = await page(at.store, at.tenant, queue, following, at_once, **chosen)
+        for job in found:
+            yield job
+
+
+async def first_jobs(
+    at: Session, queues: list[str], cursor: int, limit: int, **chosen: Any
+) -> tuple[list[Job], int | None]:
+    """The first `limit` jobs of all these queues by id, from the cursor on, and where to go on.
+
+    Ids ascend over all queues, so one cursor serves for them all.
+    """
+    at_once = max(min(_AT_ONCE, limit, 4 * limit // max(len(queues), 1)), 1)
+    streams = [jobs_of(at, queue, cursor, at_once=at_once, **chosen) for queue in queues]
+    order = count()
+    heads = [
+        (head.id, next(order), head, stream)
+        for stream in streams
+        if (head := await anext(stream, None)) is not None
+    ]
+    heapify(heads)
+    found: list[Job] = []
+    while heads and len(found) < limit:
+        _, _, job, stream = heads[0]
+        found.append(job)
+        following = await anext(stream, None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following.id, next(order), following, stream))
+    return found, heads[0][0] if heads else None

@@ -1,0 +1,232 @@
+"""Tells the store how jobs ended: acks gathered per lease, failures and releases.
+
+The first ack of a lease goes out at once; what ends while it is under way is told together when its
+answer comes. So an idle worker never waits to fill a batch, and a busy one tells many jobs in one
+call. A lease whose jobs all completed is acked whole, without naming any.
+
+An ack whose answer was lost with the connection is repeated: the lease is alive, by the heartbeat,
+for as long as it takes. A repeat that finds nothing held means that the first one was heard.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from random import uniform
+from typing import Final, TypeVar
+
+from penstock.client.execute import DONE, BatchOutcome, Completed, Failed, Interrupted, Outcome
+from penstock.model.errors import (
+    BatchTooLarge,
+    Invalid,
+    LeaseLost,
+    PayloadTooLarge,
+    PenstockError,
+)
+from penstock.model.job import Ids, JobError
+from penstock.model.lifecycle import State
+from penstock.model.store import Acked, Store
+from penstock.worker.counts import Counts
+from penstock.worker.held import Held, Why, Work
+from penstock.worker.owned import Owned
+
+T = TypeVar("T")
+
+log: Final = logging.getLogger("penstock.worker")
+
+FIRST_BACKOFF_S: Final = 0.05
+LAST_BACKOFF_S: Final = 5.0
+
+
+class Acker:
+    def __init__(
+        self,
+        store: Store,
+        tenant: str,
+        counts: Counts,
+        owned: Owned,
+        over: Callable[[Held], None],
+    ) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._counts = counts
+        self._owned = owned
+        self._over = over  # told when nothing about a lease is left to be told
+
+    # -- what is decided -------------------------------------------------------------------------
+
+    def ended(self, work: Work) -> None:
+        """Note how it ended; `flush` then sends what can be told together."""
+        held, outcome = work.held, work.outcome
+        if outcome is DONE and work.why is None and len(work) == 1:  # nearly all are
+            held.left -= 1
+            held.done.append(work.job.id)
+        elif work.why is Why.LOST or work.why is Why.TIMEOUT:
+            held.left -= len(work)
+        elif isinstance(outcome, BatchOutcome):
+            self._batch(work, outcome)
+        else:
+            held.left -= 1
+            self._one(work, work.job.id, outcome)
+
+    def _batch(self, work: Work, outcome: BatchOutcome) -> None:
+        held = work.held
+        held.left -= len(work)
+        if outcome.all is not None:
+            if isinstance(outcome.all, Completed):
+                held.done += work.ids
+            else:
+                self._unfinished(work, work.ids, outcome.all)
+            return
+        each = outcome.each
+        held.done += [job for place, job in enumerate(work.ids) if place not in each]
+        for place, one in each.items():
+            self._one(work, work.ids[place], one)
+
+    def _one(self, work: Work, job_id: int, outcome: Outcome | None) -> None:
+        if isinstance(outcome, Completed):
+            work.held.done.append(job_id)
+            if outcome.result is not None:
+                work.held.results[job_id] = outcome.result
+        else:
+            self._unfinished(work, [job_id], outcome)
+
+    def _unfinished(self, work: Work, ids: Sequence[int], outcome: Outcome | None) -> None:
+        if work.why is Why.SHUTDOWN:
+            self.release(work.held, ids)  # whatever it raised may be because it was stopped
+        elif isinstance(outcome, Failed):
+            self.fail(work.held, ids, outcome, work.task.name)
+        else:
+            assert isinstance(outcome, Interrupted)
+            # Nobody here stopped it. Given back unspent, it would do the same without end.
+            error = JobError(kind="CancelledError", message="the handler cancelled itself")
+            self.fail(work.held, ids, Failed(error=error), work.task.name)
+
+    # -- acks ------------------------------------------------------------------------------------
+
+    def flush(self, held: Held) -> None:
+        if held.done and not held.acking:
+            held.acking = True
+            held.telling += 1
+            self._owned.start(self._acks(held))
+        elif held.over:
+            self._over(held)
+
+    async def _acks(self, held: Held) -> None:
+        try:
+            while held.done:
+                done, held.done = held.done, []
+                results, held.results = held.results, {}
+                await self._ack(held, done, results)
+        finally:
+            held.acking = False
+            self.told(held)
+
+    async def _ack(self, held: Held, ids: list[int], results: dict[int, bytes]) -> None:
+        # Whole only where every job of the claim completed: a release of one of them might be
+        # still on its way, or lost.
+        whole = len(ids) == held.count
+        try:
+            acked = await self.repeated(
+                lambda: self._store.ack(
+                    self._tenant, held.token, None if whole else ids, results=results or None
+                )
+            )
+        except LeaseLost:
+            acked = Acked(Ids(), Ids.of(ids))
+        except (Invalid, PayloadTooLarge, BatchTooLarge) as error:
+            await self._refused(held, ids, results, error)
+            return
+        self._counts.completed += len(ids) - len(acked.lost)
+        if acked.lost:
+            self.lost(acked.lost, "their acks came too late, or twice")
+
+    async def _refused(
+        self, held: Held, ids: list[int], results: dict[int, bytes], error: PenstockError
+    ) -> None:
+        """A result is too large, or all of them together are: find out which."""
+        if len(ids) == 1:
+            failure = JobError(kind="ResultRefused", message=str(error))
+            self.fail(held, ids, Failed(error=failure, dead=True), "")
+            return
+        middle = len(ids) // 2
+        for half in (ids[:middle], ids[middle:]):
+            await self._ack(held, half, {each: results[each] for each in half if each in results})
+
+    # -- failures and releases -------------------------------------------------------------------
+
+    def fail(self, held: Held, ids: Sequence[int], failed: Failed, task: str) -> None:
+        held.telling += 1
+        self._owned.start(self._fail(held, ids, failed, task))
+
+    async def _fail(self, held: Held, ids: Sequence[int], failed: Failed, task: str) -> None:
+        error = failed.error
+        try:
+            told = await self.repeated(
+                lambda: self._store.fail(
+                    self._tenant,
+                    held.token,
+                    ids,
+                    error=error,
+                    retry_in_ms=failed.retry_in_ms,
+                    dead=failed.dead,
+                )
+            )
+        except LeaseLost:
+            self.lost(Ids.of(ids), "their failures came too late, or twice")
+        else:
+            self._counts.failed += len(told.jobs)
+            for job in told.jobs:
+                dead = job.state is State.DEAD
+                self._counts.dead += dead
+                log.log(
+                    logging.ERROR if dead else logging.WARNING,
+                    "job %d %s: %s: %s",
+                    job.id,
+                    "is dead" if dead else "failed",
+                    error.kind,
+                    error.message,
+                    extra={"job": job.id, "task": task, "queue": held.lease.queue},
+                )
+            if told.lost:
+                self.lost(told.lost, "their failures came too late")
+        finally:
+            self.told(held)
+
+    def release(self, held: Held, ids: Sequence[int]) -> None:
+        """Give jobs back unspent."""
+        held.telling += 1
+        self._owned.start(self._release(held, ids))
+
+    async def _release(self, held: Held, ids: Sequence[int]) -> None:
+        try:
+            given = await self.repeated(lambda: self._store.release(self._tenant, held.token, ids))
+            self._counts.released += len(given.released)
+        except LeaseLost:
+            self.lost(Ids.of(ids), "they could not be given back in time")
+        finally:
+            self.told(held)
+
+    def told(self, held: Held) -> None:
+        held.telling -= 1
+        if held.over:
+            self._over(held)
+
+    def lost(self, ids: Ids, why: str) -> None:
+        self._counts.lost += len(ids)
+        named = list(ids)
+        log.warning(
+            "%d jobs were lost, %s: %s", len(named), why, named[:20], extra={"jobs": named[:100]}
+        )
+
+    async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What the call answers, made again for as long as nobody answers."""
+        backoff = FIRST_BACKOFF_S
+        while True:
+            try:
+                return await call()
+            except (LeaseLost, Invalid, PayloadTooLarge, BatchTooLarge):
+                raise
+            except PenstockError as error:
+                log.warning("the store does not answer, and is asked again: %s", error)
+                await asyncio.sleep(backoff * uniform(0.5, 1.0))  # noqa: S311
+                backoff = min(2 * backoff, LAST_BACKOFF_S)

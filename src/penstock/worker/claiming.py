@@ -1,0 +1,156 @@
+"""Asks the store for work: as many jobs as there is room for, from queues in the order of weights.
+
+One claim at a time, on the home thread: a lease is kept alive from the instant it arrives, however
+busy the handlers are. While jobs run, the next claim is already asked for what is free by then.
+
+A claim takes from the first queue of its list that has work. The list is ordered by stride
+scheduling: every queue has run up jobs / weight, and the one that has run up least goes first, so
+that over time each gets its share in jobs, whatever a claim gives. A queue that was empty does not
+save up for later.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from random import uniform
+from typing import Final
+
+from penstock.model.errors import PenstockError
+from penstock.model.job import MAX_BATCH, Lease
+from penstock.model.store import Store
+
+log: Final = logging.getLogger("penstock.worker")
+
+WAIT_MS: Final = 30_000  # of one claim
+FIRST_BACKOFF_S: Final = 0.1
+LAST_BACKOFF_S: Final = 5.0
+
+
+class Shares:
+    """Which queue is next."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self._weights = dict(weights)
+        self._used = dict.fromkeys(weights, 0.0)  # jobs / weight
+        self._now = 0.0  # of the queue served last, before it was served
+
+    def order(self) -> list[str]:
+        return sorted(self._used, key=self._used.__getitem__)
+
+    def served(self, queue: str, jobs: int) -> None:
+        used = max(self._used[queue], self._now)
+        self._now = used
+        self._used[queue] = used + jobs / self._weights[queue]
+
+
+class Claimer:
+    def __init__(
+        self,
+        store: Store,
+        tenant: str,
+        queues: Mapping[str, int],
+        *,
+        batches: Mapping[str, int],
+        lease_ms: int | None,
+        worker: str,
+        room: Callable[[], int],
+        left: Callable[[], int],
+        take: Callable[[Lease], None],
+    ) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._shares = Shares(queues)
+        self._batches = {queue: batches.get(queue, 0) for queue in queues}
+        self._mixed = len(set(self._batches.values())) > 1
+        self._lease_ms = lease_ms
+        self._worker = worker
+        self._room = room  # how many more calls of handlers may be taken in
+        self._left = left  # how many more jobs may be claimed at all
+        self._take = take
+        self._freed = asyncio.Event()
+        self._asking: asyncio.Task[Lease | None] | None = None
+        self._held_back = 0  # by how many
+        self._backoff = 0.0  # while the store gives no answer
+
+    def wake(self) -> None:
+        """There may be room."""
+        self._freed.set()
+
+    @asynccontextmanager
+    async def held_back(self) -> AsyncIterator[None]:
+        """Nothing is claimed here meanwhile; a claim that waits is taken back."""
+        self._held_back += 1
+        try:
+            if self._asking is not None:
+                self._asking.cancel()
+                await asyncio.wait([self._asking])
+            yield
+        finally:
+            self._held_back -= 1
+            self.wake()
+
+    async def run(self) -> None:
+        """Until it is cancelled; what is handed over then, the store takes back."""
+        while True:
+            room = 0 if self._held_back or self._left() <= 0 else self._room()
+            if room <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            try:
+                await self._ask(room)
+            except PenstockError as error:
+                await self._rest(error)
+                continue
+            if self._backoff:
+                log.info("the store answers again")
+                self._backoff = 0.0
+
+    async def _ask(self, room: int) -> None:
+        """A task of its own, so that the claim can be taken back without ending the rest."""
+        asking = self._asking = asyncio.ensure_future(self._claim(room))
+        try:
+            await asyncio.wait([asking])
+        finally:
+            self._asking = None
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait([asking])
+            lease = None if asking.cancelled() or asking.exception() else asking.result()
+            if lease is not None:
+                self._shares.served(lease.queue, len(lease))
+                self._take(lease)
+        if not asking.cancelled():
+            asking.result()
+
+    async def _claim(self, room: int) -> Lease | None:
+        order = self._shares.order()
+        if not self._mixed:
+            return await self._call(order, room * (self._batches[order[0]] or 1), WAIT_MS)
+        # A claim asks all its queues for the same number. Those with batch tasks are asked for a
+        # batch per call, the others for a job: one after the other, and if none has anything, all
+        # of them for whatever comes first.
+        for queue in order:
+            lease = await self._call([queue], room * (self._batches[queue] or 1), 0)
+            if lease is not None:
+                return lease
+        return await self._call(order, room, WAIT_MS)
+
+    async def _call(self, queues: list[str], n: int, wait_ms: int) -> Lease | None:
+        return await self._store.claim(
+            self._tenant,
+            queues,
+            min(n, self._left(), MAX_BATCH),
+            lease_ms=self._lease_ms,
+            worker=self._worker,
+            wait_ms=wait_ms,
+        )
+
+    async def _rest(self, error: PenstockError) -> None:
+        if not self._backoff:
+            log.warning("no jobs can be claimed: %s", error, extra={"code": error.code})
+            self._backoff = FIRST_BACKOFF_S
+        # Many workers lose one server at once: each comes back at a time of its own.
+        await asyncio.sleep(self._backoff * uniform(0.5, 1.0))  # noqa: S311
+        self._backoff = min(2 * self._backoff, LAST_BACKOFF_S)

@@ -1,0 +1,1 @@
+"""Where handlers run: on a loop, in threads, or in processes of their own."""

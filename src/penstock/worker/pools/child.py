@@ -1,0 +1,121 @@
+"""A process that runs handlers, one job (or one batch) at a time, for the worker that started it.
+
+    python -m penstock.worker.pools.child MODULE:APP URL FD
+
+It ends when the worker's end of the socket is closed, however that came about. Signals are the
+worker's business: it asks by closing, and insists by SIGKILL.
+"""
+
+import asyncio
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import uvloop
+
+from penstock.client.app import Penstock
+from penstock.client.context import Context, Report
+from penstock.client.errors import SoftTimeout
+from penstock.client.execute import BatchOutcome, Outcome, Prepared, gathered
+from penstock.client.home import Home
+from penstock.protocol.framing import LARGEST, Frames
+from penstock.worker.loading import load_app
+from penstock.worker.pools.wire import Do, Ended, Ready, Said, framed, to_child
+
+
+class Child:
+    def __init__(self, app: Penstock, worker: str, sock: socket.socket) -> None:
+        self._app = app
+        self._worker = worker
+        self._sock = sock
+        self._lock = threading.Lock()  # a handler may speak from threads of its own
+        self._runner: asyncio.Runner | None = None  # made for the first asynchronous handler
+
+    def serve(self) -> None:
+        frames = Frames(LARGEST)
+        self._send(Ready())
+        while data := self._sock.recv(1 << 16):
+            frames.feed(data)
+            while (message := frames.take()) is not None:
+                self._send(Ended.of(self._run(to_child.decode(message))))
+
+    def _send(self, message: Ready | Said | Ended) -> None:
+        frame = framed(message)
+        with self._lock:
+            self._sock.sendall(frame)
+
+    def _say(self, job_id: int, report: Report) -> None:
+        with suppress(OSError):  # nobody listens any more: the end will be told so, too
+            self._send(Said(job_id, report))
+
+    def _run(self, do: Do) -> Outcome | BatchOutcome:
+        job, results = do.jobs[0], do.results
+        task = self._app.named(job.options.task)
+        context = Context(
+            job,
+            worker=self._worker,
+            say=self._say,
+            results=None if results is None else lambda: results,
+            jobs=tuple(do.jobs),
+        )
+        executor = self._app.executor
+        if task.batch is not None:
+            payloads = [each.payload for each in do.jobs]
+            batch = gathered(task, job.options.codec, payloads, context)
+            if task.is_async:
+                return self._awaited(executor.run_batch(batch))  # type: ignore[no-any-return]
+            with _SoftTimer(task.soft_timeout_ms):
+                return executor.run_batch_here(batch)
+        prepared = executor.prepare(task, context)
+        if not isinstance(prepared, Prepared):
+            return prepared
+        if task.is_async:
+            return self._awaited(executor.run(prepared))  # type: ignore[no-any-return]
+        with _SoftTimer(task.soft_timeout_ms):
+            return executor.run_here(prepared)
+
+    def _awaited(self, call: Any) -> Any:
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        return self._runner.run(call)
+
+
+class _SoftTimer:
+    """Raises SoftTimeout in the main thread, where handlers run, when the time is over."""
+
+    def __init__(self, soft_ms: int | None) -> None:
+        self._soft_s = 0.0 if soft_ms is None else soft_ms / 1_000
+
+    def __enter__(self) -> None:
+        if self._soft_s:
+            signal.signal(signal.SIGALRM, _over)
+            signal.setitimer(signal.ITIMER_REAL, self._soft_s)
+
+    def __exit__(self, *_: object) -> None:
+        if self._soft_s:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _over(number: int, frame: FrameType | None) -> None:
+    raise SoftTimeout
+
+
+def main() -> None:
+    where, url, worker, fd = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=int(fd)) as sock:
+        sock.set_inheritable(False)
+        app = load_app(where)
+        if url != app.url:
+            app.home = Home(url, app.tenant)
+        with suppress(ConnectionError):  # the worker is gone
+            Child(app, worker, sock).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Handlers in threads, one each: plain functions, and asynchronous ones on a loop per thread.
+
+A thread is stopped by raising an exception in it (`PyThreadState_SetAsyncExc`), which it notices
+between two steps of Python: one that waits in C, for a socket or a lock, notices when that returns.
+An exception is only ever set while its work is what the thread runs, under a lock, and whatever was
+not noticed by the end of that work is taken back: the next one never pays for it.
+"""
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+import uvloop
+
+from penstock.client.app import Penstock
+from penstock.client.errors import SoftTimeout
+from penstock.client.execute import INTERRUPTED, Batch, Prepared, gathered
+from penstock.worker.contexts import Contexts
+from penstock.worker.held import BatchWork, Work
+
+_set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+
+class _Seat:
+    """One thread, and what it runs."""
+
+    def __init__(self, number: int, main: Callable[["_Seat"], None]) -> None:
+        self.inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self.lock = threading.Lock()
+        self.work: Work | None = None  # what may be interrupted
+        self.runner: asyncio.Runner | None = None  # made for its first asynchronous handler
+        self.task: asyncio.Task[None] | None = None  # of that loop, while one runs
+        self.thread = threading.Thread(
+            target=main, args=(self,), name=f"penstock-handler-{number}", daemon=True
+        )
+
+    def raise_in(self, work: Work, error: type[BaseException]) -> None:
+        """Raise it in the handler, if that still runs."""
+        with self.lock:
+            if self.work is not work:
+                return
+            if self.task is not None and self.runner is not None:
+                self.runner.get_loop().call_soon_threadsafe(self.task.cancel)
+            else:
+                _raise(self.thread, error)
+
+    def settle(self) -> None:
+        """The work has ended: nothing can be raised here any more."""
+        with self.lock:
+            self.work = self.task = None
+            _raise(self.thread, None)
+
+
+def _raise(thread: threading.Thread, error: type[BaseException] | None) -> None:
+    ident = ctypes.c_ulong(thread.ident or 0)
+    _set_async_exc(ident, None if error is None else ctypes.py_object(error))
+
+
+class ThreadPool:
+    def __init__(
+        self,
+        app: Penstock,
+        contexts: Contexts,
+        *,
+        home: asyncio.AbstractEventLoop,
+        ended: Callable[[list[Work]], None],
+    ) -> None:
+        self._executor = app.executor
+        self._contexts = contexts
+        self._home = home
+        self._tell = ended
+        self._free: list[_Seat] = []
+        self._seats: list[_Seat] = []
+        self._timers: dict[Work, asyncio.TimerHandle] = {}
+        self._done: deque[Work] = deque()
+        self._called = False  # whether the home thread has been told to look
+
+    # -- on the home thread ----------------------------------------------------------------------
+
+    def start(self, works: list[Work]) -> None:
+        for work in works:
+            seat = self._free.pop() if self._free else self._hire()
+            work.handle = seat
+            soft_ms = work.task.soft_timeout_ms
+            if soft_ms is not None and not work.task.is_async:
+                self._timers[work] = self._home.call_later(
+                    soft_ms / 1_000, seat.raise_in, work, SoftTimeout
+                )
+            seat.inbox.put(work)
+
+    def _hire(self) -> _Seat:
+        seat = _Seat(len(self._seats) + 1, self._serve)
+        self._seats.append(seat)
+        seat.thread.start()
+        return seat
+
+    def interrupt(self, work: Work) -> None:
+        if work.context is not None:
+            work.context.cancelled = True
+        if work.handle is not None:
+            work.handle.raise_in(work, asyncio.CancelledError)
+
+    def _collect(self) -> None:
+        self._called = False
+        ended: list[Work] = []
+        while self._done:
+            work = self._done.popleft()
+            timer = self._timers.pop(work, None)
+            if timer is not None:
+                timer.cancel()
+            self._free.append(work.handle)
+            ended.append(work)
+        if ended:
+            self._tell(ended)
+
+    async def close(self) -> None:
+        for seat in self._seats:
+            seat.inbox.put(None)
+        for seat in self._free:  # the others run what cannot be stopped, and end with the process
+            seat.thread.join()
+
+    # -- on the threads --------------------------------------------------------------------------
+
+    def _serve(self, seat: _Seat) -> None:
+        try:
+            while (work := seat.inbox.get()) is not None:
+                try:
+                    self._run(seat, work)
+                except (asyncio.CancelledError, SoftTimeout):
+                    seat.settle()  # it reached us behind the handler's end
+                if work.outcome is None:
+                    work.outcome = INTERRUPTED
+                self._done.append(work)
+                if not self._called:
+                    self._called = True
+                    self._home.call_soon_threadsafe(self._collect)
+        finally:
+            if seat.runner is not None:
+                seat.runner.close()
+
+    def _run(self, seat: _Seat, work: Work) -> None:
+        context = work.context = self._contexts.of(work)
+        if isinstance(work, BatchWork):
+            codec = work.job.options.codec
+            call: Prepared | Batch = gathered(work.task, codec, work.payloads, context)
+        else:
+            prepared = self._executor.prepare(work.task, context)
+            if not isinstance(prepared, Prepared):
+                work.outcome = prepared
+                return
+            call = prepared
+        if work.task.is_async:
+            self._run_async(seat, work, call)
+            return
+        with seat.lock:
+            if work.why is not None:
+                return
+            seat.work = work
+        try:
+            run = contextvars.copy_context().run
+            if isinstance(call, Batch):
+                work.outcome = run(self._executor.run_batch_here, call)
+            else:
+                work.outcome = run(self._executor.run_here, call)
+        finally:
+            seat.settle()
+
+    def _run_async(self, seat: _Seat, work: Work, call: Prepared | Batch) -> None:
+        if seat.runner is None:
+            seat.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+        async def run() -> None:
+            with seat.lock:
+                if work.why is not None:
+                    return
+                seat.work, seat.task = work, asyncio.current_task()
+            if isinstance(call, Batch):
+                work.outcome = await self._executor.run_batch(call)
+            else:
+                work.outcome = await self._executor.run(call)
+
+        try:
+            seat.runner.run(run())
+        finally:
+            seat.settle()

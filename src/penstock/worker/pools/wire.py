@@ -1,0 +1,81 @@
+"""What goes between a worker and the processes of its pool: MessagePack in frames, never pickle."""
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock.client.context import Report
+from penstock.client.execute import (
+    INTERRUPTED,
+    BatchOutcome,
+    Completed,
+    Failed,
+    Interrupted,
+    Outcome,
+)
+from penstock.model.job import Job
+from penstock.protocol.framing import HEADER
+
+
+class Do(msgspec.Struct, frozen=True):
+    """Run these jobs: one, or a batch."""
+
+    jobs: list[Job]
+    results: dict[int, Any] | None = None  # of the jobs that it depends on
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The app is loaded."""
+
+
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    job_id: int
+    report: Report
+
+
+class End(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An outcome in a form that tells which it is. Neither: it was interrupted."""
+
+    completed: Completed | None = None
+    failed: Failed | None = None
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> "End":
+        if isinstance(outcome, Interrupted):
+            return cls()
+        return cls(outcome) if isinstance(outcome, Completed) else cls(failed=outcome)
+
+    def outcome(self) -> Outcome:
+        return self.completed or self.failed or INTERRUPTED
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
+    all: End | None = None
+    each: dict[int, End] | None = None  # of a batch that did not end all alike
+
+    @classmethod
+    def of(cls, outcome: Outcome | BatchOutcome) -> "Ended":
+        if not isinstance(outcome, BatchOutcome):
+            return cls(End.of(outcome))
+        if outcome.all is not None:
+            return cls(End.of(outcome.all))
+        return cls(each={place: End.of(one) for place, one in outcome.each.items()})
+
+    def outcome(self) -> Outcome:
+        assert self.all is not None
+        return self.all.outcome()
+
+    def batch_outcome(self) -> BatchOutcome:
+        if self.all is not None:
+            return BatchOutcome(all=self.all.outcome())
+        return BatchOutcome(each={at: end.outcome() for at, end in (self.each or {}).items()})
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+from_child: Final = msgspec.msgpack.Decoder(Ready | Said | Ended)
+to_child: Final = msgspec.msgpack.Decoder(Do)
+
+
+def framed(message: Do | Ready | Said | Ended) -> bytes:
+    payload = _encode(message)
+    return len(payload).to_bytes(HEADER, "big") + payload

@@ -1,0 +1,99 @@
+"""A process that is a worker: its signals, its loop, its exit code.
+
+    python -m penstock.worker.process SETTINGS     as a supervisor starts it, settings in JSON
+
+Signals are heard between any two steps of a handler and passed to the home thread, which ends the
+worker even if the handlers' loop never comes back.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Final
+
+import msgspec
+import uvloop
+
+from penstock.client.home import Home
+from penstock.model.errors import PenstockError
+from penstock.telemetry import logs
+from penstock.worker.loading import load_app
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.supervisor import REPLACE
+from penstock.worker.worker import Worker
+
+log: Final = logging.getLogger("penstock.worker")
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+LEAVE_S: Final = 1.0  # for the handlers' loop to come back once the worker has ended
+# The home thread answers the network while handlers compute: with the usual 5 ms it would wait as
+# long for the interpreter, each time, and a busy worker would starve for claims.
+SWITCH_S: Final = 0.0005
+
+
+def run(settings: WorkerSettings, *, supervised: bool = False) -> int:
+    """Work until a signal or a limit; answers the exit code."""
+    app = load_app(settings.where)
+    if settings.url is not None:
+        app.home = Home(settings.url, app.tenant)
+    worker = Worker(app, settings)
+
+    def told(number: int, frame: FrameType | None) -> None:
+        worker.stop()
+
+    for number in SIGNALS:
+        signal.signal(number, told)
+    sys.setswitchinterval(SWITCH_S)
+    left = threading.Event()
+    _start("penstock-leave", _leave, worker, left)
+    if supervised:
+        _start("penstock-parent", _follow, worker)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(worker.run())
+    finally:
+        left.set()
+    return _code(worker)
+
+
+def _start(name: str, target: object, *args: object) -> None:
+    threading.Thread(target=target, args=args, name=name, daemon=True).start()  # type: ignore[arg-type]
+
+
+def _code(worker: Worker) -> int:
+    return REPLACE if worker.outlived else 0
+
+
+def _leave(worker: Worker, left: threading.Event) -> None:
+    """End the process for a handler that holds up the loop and cannot be stopped."""
+    worker.ended.wait()
+    if not left.wait(LEAVE_S):
+        log.warning("a handler does not give up its loop: the process ends without it")
+        worker.app.close()
+        logging.shutdown()
+        os._exit(_code(worker))
+
+
+def _follow(worker: Worker) -> None:
+    """The parent has our standard input, and never writes: it ends when the parent does."""
+    while os.read(0, 1):
+        pass
+    worker.stop()
+
+
+def main() -> int:
+    settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
+    logs.configure(settings.log_format, settings.log_level)
+    try:
+        return run(settings, supervised=True)
+    except PenstockError as error:
+        log.error("%s", error)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

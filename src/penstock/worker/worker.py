@@ -1,0 +1,262 @@
+"""The worker as a whole: everything is wired together here, and lives and ends here.
+
+Two threads. The app's home thread claims, extends, acks and decides; no handler ever runs there, so
+none can keep it from extending a lease, telling an end, or letting the worker stop. Handlers run on
+the loop that called `run`, in threads or in processes, and never speak to the store. Between them go
+lists of work, so that crossing over costs little per job.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.client.app import Penstock
+from penstock.client.task import Task
+from penstock.cron.scheduler import Scheduler
+from penstock.model.errors import Invalid
+from penstock.model.store import Store
+from penstock.worker.acking import Acker
+from penstock.worker.claiming import Claimer
+from penstock.worker.contexts import Contexts
+from penstock.worker.counts import Counts
+from penstock.worker.dispatch import Dispatch, Pool
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.held import Held
+from penstock.worker.limits import LOOK_S, rss_mb
+from penstock.worker.owned import Owned
+from penstock.worker.parking import Parking
+from penstock.worker.pools.async_ import AsyncPool
+from penstock.worker.pools.processes import ProcessPool
+from penstock.worker.pools.threads import ThreadPool
+from penstock.worker.reporting import Reports
+from penstock.worker.settings import WorkerSettings
+
+log: Final = logging.getLogger("penstock.worker")
+
+STOP_S: Final = 2.0  # that interrupted handlers have to come to their end
+TELL_S: Final = 5.0  # for the last words to the store
+
+
+class Worker:
+    """Made on any thread; `run` until `stop`, a signal to the process, or a limit."""
+
+    def __init__(self, app: Penstock, settings: WorkerSettings | None = None) -> None:
+        self.app = app
+        self.settings = settings or WorkerSettings()
+        self.counts = Counts()
+        self.queues = self.settings.queues or dict.fromkeys(app.queues, 1)
+        if not self.queues:
+            raise Invalid("the app has no tasks, so there is no queue to work on", "queues")
+        if self.settings.pool == "process" and not self.settings.where:
+            raise Invalid("a pool of processes needs to be told where the app is", "where")
+        self.outlived = False  # set when it ends because it reached a limit
+        self.ended = threading.Event()  # nothing more is heard of it
+        self._stops = 0  # how often it was told to
+        self._hear: Callable[[], None] | None = None  # wakes the home thread
+
+    async def run(self) -> Counts:
+        """Work until told to stop. Asynchronous handlers run on the loop that this is called on."""
+        home = self.app.home
+        await home.store()  # or say why it cannot be reached
+        living = asyncio.run_coroutine_threadsafe(self._live(asyncio.get_running_loop()), home.loop)
+        ended = asyncio.wrap_future(living)
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self.stop()
+            self.stop()  # whoever cancels does not want to wait for handlers
+            with suppress(asyncio.CancelledError):
+                await ended
+            raise
+        return self.counts
+
+    def stop(self) -> None:
+        """Finish what runs, give back the rest; called again: at once. From any thread."""
+        self._stops += 1
+        hear = self._hear
+        if hear is not None:
+            with suppress(RuntimeError):  # that loop has ended, and the worker with it
+                self.app.home.loop.call_soon_threadsafe(hear)
+
+    # -- on the home thread ----------------------------------------------------------------------
+
+    async def _live(self, handlers: asyncio.AbstractEventLoop) -> None:
+        store = await self.app.store()
+        life = _Life(self, store, handlers)
+        self._hear = life.hear
+        try:
+            if not self._stops:
+                await life.work()
+            await life.end()
+        finally:
+            self._hear = None
+            await life.close()
+            self.ended.set()
+
+    @property
+    def stops(self) -> int:
+        return self._stops
+
+
+class _Life:
+    """One run of a worker, on the home thread."""
+
+    def __init__(self, worker: Worker, store: Store, handlers: asyncio.AbstractEventLoop) -> None:
+        app, settings = worker.app, worker.settings
+        self._worker = worker
+        self._store = store
+        self._settings = settings
+        self._name = settings.called()
+        self._told = asyncio.Event()
+        self._insisted = asyncio.Event()
+        owned = self._owned = Owned()
+        self._acker = Acker(store, app.tenant, worker.counts, owned, self._over)
+        self._parking = Parking(store, app, worker.counts, owned, self._acker)
+        self.dispatch = Dispatch(
+            app,
+            store,
+            self._acker,
+            self._pool_of,
+            self._parking.park,
+            slots=settings.slots,
+            lease_ms=settings.lease_ms,
+            most=settings.max_jobs,
+            counts=worker.counts,
+            owned=owned,
+        )
+        self._heartbeat = Heartbeat(store, app.tenant, self.dispatch.lost, owned)
+        self._reports = Reports(store, app.tenant, self._heartbeat.beat, owned)
+        self._claimer = Claimer(
+            store,
+            app.tenant,
+            worker.queues,
+            batches=_batches(app),
+            lease_ms=settings.lease_ms,
+            worker=self._name,
+            room=self.dispatch.room,
+            left=self.dispatch.left,
+            take=self.dispatch.take,
+        )
+        self.dispatch.keep = self._heartbeat.keep
+        self.dispatch.wake = self._claimer.wake
+        self._parking.claimer = self._claimer
+        contexts = Contexts(app, self._name, self._reports.say)
+        home = asyncio.get_running_loop()
+        self._loop_pool = AsyncPool(app, contexts, loop=handlers, home=home, ended=self._ended)
+        self._threads = ThreadPool(app, contexts, home=home, ended=self._ended)
+        self._processes = ProcessPool(
+            app,
+            settings.where,
+            self._name,
+            slots=settings.slots,
+            owned=owned,
+            ended=self._ended,
+            say=self._reports.say,
+        )
+
+    def _pool_of(self, task: Task[..., Any, Any]) -> Pool:
+        """Plain functions would hold up the loop, so they have threads beside it."""
+        if self._settings.pool == "process":
+            return self._processes
+        if self._settings.pool == "async" and task.is_async:
+            return self._loop_pool
+        return self._threads
+
+    def _ended(self, works: list[Any]) -> None:
+        self._reports.listen()
+        for work in works:
+            self._reports.last_words(work)
+        self.dispatch.ended(works)
+
+    def _over(self, held: Held) -> None:
+        held.stop_timers()
+        self._heartbeat.forget(held)
+
+    def hear(self) -> None:
+        self._told.set()
+        if self._worker.stops > 1:
+            self._insisted.set()
+
+    async def work(self) -> None:
+        log.info(
+            "%s works on %s",
+            self._name,
+            ", ".join(self._worker.queues),
+            extra={"queues": list(self._worker.queues), "tasks": sorted(self._worker.app.tasks)},
+        )
+        if self._settings.pool == "process":
+            await self._processes.open()
+        parts: list[Coroutine[Any, Any, Any]] = [
+            self._claimer.run(),
+            self._limits(),
+            self._told.wait(),
+        ]
+        if self._settings.cron:
+            app = self._worker.app
+            parts.append(Scheduler(self._store, [app.tenant], app.crons.values()).run())
+        tasks = [asyncio.ensure_future(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.dispatch.stopping = True
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+
+    async def _limits(self) -> None:
+        """Until the process has done, or grown to, what it may."""
+        most_mb = self._settings.max_rss_mb
+        while not self.dispatch.enough:
+            self.dispatch.claimed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if most_mb is None else LOOK_S):
+                    await self.dispatch.claimed.wait()
+            if most_mb is not None and (mb := rss_mb()) > most_mb:
+                log.info("%s has grown to %.0f MB and is replaced", self._name, mb)
+                break
+        self._worker.outlived = True
+
+    async def end(self) -> None:
+        """What was not started goes back; what runs may finish, as long as there is time."""
+        self.dispatch.give_back_waiting()
+        if self._worker.stops > 1:
+            self._insisted.set()
+        await _first(self.dispatch.idle, self._insisted, self._settings.shutdown_s)
+        if not self.dispatch.idle.is_set():
+            self.dispatch.interrupt_all()
+            await _first(self.dispatch.idle, None, STOP_S)
+            self.dispatch.abandon()
+        if not await self._owned.settled(TELL_S):
+            log.error("the store did not answer in time: the leases left will run out")
+
+    async def close(self) -> None:
+        await self._owned.end()
+        await self._threads.close()
+        await self._processes.close()
+        counts = self._worker.counts
+        log.info("%s ends: %s", self._name, counts, extra={"counts": counts})
+
+
+async def _first(event: asyncio.Event, other: asyncio.Event | None, within_s: float) -> None:
+    """Wait for one of two events."""
+    waits = [asyncio.ensure_future(each.wait()) for each in (event, other) if each is not None]
+    await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
+    await asyncio.wait(waits)
+
+
+def _batches(app: Penstock) -> dict[str, int]:
+    """The largest batch that a task of each queue takes."""
+    found: dict[str, int] = {}
+    for task in app.tasks.values():
+        if task.batch is not None:
+            queue = task.plan.queue
+            found[queue] = max(found.get(queue, 0), task.batch)
+    return found

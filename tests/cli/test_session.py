@@ -1,0 +1,221 @@
+"""What holds for every command: which store, whose jobs, errors, how it is loaded and completed."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from penstock.cli.main import COMMANDS, build_app, load
+from penstock.cli.session import NOT_SO, WRONG
+from penstock.cli.show import console_for, plain, state_text, table
+from penstock.model.lifecycle import State
+from tests.cli.cli import Cli, environment, process
+from tools.commands import commands
+
+# -- which store -----------------------------------------------------------------------------------
+
+
+def test_the_store_is_said_by_a_flag_the_environment_or_the_settings(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = Cli()
+    cli("push", "default")
+    (place / "penstock.toml").write_text('url = "sqlite:///toml.db"\n')
+    cli("push", "toml")
+    monkeypatch.setenv("PENSTOCK_URL", "sqlite:///variable.db")
+    cli("push", "variable")
+    cli("push", "flag", "--url", "sqlite:///flag.db")
+    names = {"penstock": "default", "toml": "toml", "variable": "variable", "flag": "flag"}
+    for file, queue in names.items():
+        (listed,) = cli.json("queues", "ls", "--url", f"sqlite:///{file}.db")["queues"]
+        assert listed["queue"] == queue
+
+
+def test_only_what_adds_something_makes_a_store(place: Path) -> None:
+    cli = Cli("--url", "sqlite:///typo.db")
+    for words in (["queues", "ls"], ["jobs", "ls"], ["stats"], ["tail"], ["claim", "q"]):
+        cli(*words, code=WRONG)
+        assert "there is no store at" in cli.told
+        assert "penstock push" in cli.told
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("penstock://127.0.0.1:1", "is penstock serve running there?"),
+        ("penstock+unix:///nowhere.sock", "is penstock serve running there?"),
+        ("gopher://x", "is no store that this release knows"),
+        ("memory://", "ends with this command"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_one_sentence(place: Path, url: str, told: str) -> None:
+    cli = Cli("--url", url)
+    cli("stats", code=WRONG)
+    assert told in cli.told
+    assert cli.told.count("\n") == 1
+
+
+def test_a_url_with_settings_that_are_wrong_is_refused_before_anything_is_made(place: Path) -> None:
+    cli = Cli("--url", "sqlite:///x.db?mode=odd")
+    cli("push", "q", code=WRONG)
+    assert cli.told.startswith("url: the url's settings are wrong")
+    assert list(place.iterdir()) == []
+
+
+def test_settings_that_are_wrong_are_named(place: Path) -> None:
+    (place / "penstock.toml").write_text("porto = 1\n")
+    cli = Cli()
+    cli("stats", code=WRONG)
+    assert "porto" in cli.told
+
+
+def test_tenants_do_not_see_each_other(cli: Cli) -> None:
+    cli("push", "q", "--tenant", "acme")
+    assert cli.json("queues", "ls", "--tenant", "acme")["queues"]
+    cli("queues", "ls", code=NOT_SO)
+    cli("jobs", "show", 1, code=NOT_SO)
+    cli("push", "q", "--tenant", "not one", code=WRONG)
+    assert cli.told.startswith("tenant: ")
+
+
+def test_a_taken_key_is_a_state_that_forbids_it(cli: Cli) -> None:
+    cli("push", "q", "--key", "k")
+    cli("push", "q", "--key", "k", "--on-conflict", "reject", code=NOT_SO)
+    assert cli.told.count("\n") == 1
+
+
+def test_a_file_that_is_no_store_is_one_sentence(place: Path) -> None:
+    (place / "jobs.db").write_text("no database, however you look at it" * 100)
+    cli = Cli("--url", "sqlite:///jobs.db")
+    cli("stats", code=WRONG)
+    assert "jobs.db" in cli.told
+
+
+# -- a terminal ------------------------------------------------------------------------------------
+
+
+def on_a_terminal(words: list[str], answer: bytes, place: Path) -> tuple[int, str]:
+    """What whoever is asked and answers is shown."""
+    here, there = pty.openpty()
+    command = process(
+        words, cwd=place, env=environment(TERM="xterm"), stdin=there, stdout=there, stderr=there
+    )
+    os.close(there)
+    os.write(here, answer)
+    shown = b""
+    try:
+        while block := os.read(here, 65_536):
+            shown += block
+    except OSError:  # how Linux tells that nobody is left at the other end
+        pass
+    os.close(here)
+    return command.wait(30), shown.decode()
+
+
+def test_on_a_terminal_whoever_purges_is_asked(place: Path) -> None:
+    cli = Cli("--url", "sqlite:///jobs.db")
+    cli("push", "q")
+    purge = ["queues", "purge", "q", "--url", "sqlite:///jobs.db"]
+    code, shown = on_a_terminal(purge, b"n\n", place)
+    assert (code, "Forget every job of q" in shown) == (1, True)
+    code, shown = on_a_terminal(purge, b"y\n", place)
+    assert (code, "1 job forgotten" in shown) == (0, True)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colours_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal, pipe = Terminal(), StringIO()
+    for file in (terminal, pipe):
+        console_for(file).print(state_text(State.READY), plain("[b]\x1b[31m"))
+    assert terminal.getvalue() == "\x1b[34mready\x1b[0m [b]\\x1b[31m\n"
+    assert pipe.getvalue() == "ready [b]\\x1b[31m\n"
+
+
+def test_a_narrow_terminal_cuts_texts_before_ids_and_names() -> None:
+    file = StringIO()
+    rows = table(">id", "queue", "fingerprint", "~error")
+    rows.add_row("123456789", "emails", "77a921b503b4204c", "LookupError: " + "x" * 60)
+    Console(file=file, width=60).print(rows)
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert re.search(r"123456789 +emails +77a921b503b4204c +Lookup.*…$", lines[-1].rstrip())
+
+
+# -- the menu --------------------------------------------------------------------------------------
+
+
+def python(code: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return ran.stdout
+
+
+def test_the_menu_loads_no_store() -> None:
+    said = python(
+        "import sys; from penstock.cli.main import build_app\n"
+        "for word in ('--version', '--help', 'nonsense'):\n"
+        "    try: build_app()([word])\n"
+        "    except SystemExit: pass\n"
+        "print([m for m in sys.modules if m.startswith('penstock.')], 'asyncio' in sys.modules)"
+    )
+    assert said.startswith("penstock ")
+    assert said.splitlines()[-1] == "['penstock.cli', 'penstock.cli.main'] False"
+
+
+def test_every_command_is_on_the_menu_and_has_help(place: Path) -> None:
+    cli = Cli()
+    menu = cli("--help")
+    for name, named in COMMANDS.items():
+        assert f" {name} " in menu
+        assert load(name).help
+        if named.group:
+            assert named.line in cli(name, "--help")
+    found = dict(commands())
+    assert len(found) > 35
+    for name, command in found.items():
+        assert command.help, name
+        assert command.help.split("\n")[0].endswith("."), name
+
+
+def test_every_listing_takes_json(place: Path) -> None:
+    without = {"demo", "backup", "restore", "verify", "token hash"}
+    for name, command in commands():
+        options = {option for each in command.params for option in each.opts}
+        assert ("--json" in options) == (name not in without), name
+
+
+def test_a_command_that_is_not_known_is_told_the_nearest(place: Path) -> None:
+    cli = Cli()
+    cli("quues", code=2)
+    assert "Did you mean 'queues'?" in " ".join(cli.told.replace("│", " ").split())
+
+
+def test_the_shell_completes_commands_and_options(place: Path) -> None:
+    def completed(said: str) -> list[str]:
+        asked = {"COMP_WORDS": said, "COMP_CWORD": str(said.count(" "))}
+        asked["_PENSTOCK_COMPLETE"] = "complete_bash"
+        return CliRunner().invoke(build_app(), [], env=asked, prog_name="penstock").stdout.split()
+
+    assert completed("penstock qu") == ["queues"]
+    assert completed("penstock queues p") == ["pause", "purge"]
+    assert completed("penstock jobs ls --st") == ["--state"]

@@ -1,0 +1,1 @@
+"""The event log: what a store has told, in files."""
