@@ -78,8 +78,12 @@ class Frames:
                     # Most messages come in one piece with their header.
                     begin = at + HEADER
                     end = begin + self._judged(chunk[at:begin])
-                    if end <= len(chunk):
-                        self._go_on(chunk, end)
+                    if end == len(chunk):
+                        chunks.popleft()
+                        self._at = 0
+                        return chunk[begin:]
+                    if end < len(chunk):
+                        self._at = end
                         return chunk[begin:end]
                     self._need = end - begin
                     self._partial += memoryview(chunk)[begin:]

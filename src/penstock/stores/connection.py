@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
         came = 0
         until = self.listener.now() + TURN_S
         try:
-            while not self._full() and not self._closing:
+            while frames.rest and not self._full() and not self._closing:
                 if came == TURN or (came & 15 == 15 and self.listener.now() > until):
                     self._working = True
                     self._loop.call_soon(self._take)
