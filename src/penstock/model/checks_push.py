@@ -348,6 +348,8 @@ def _guards() -> int:
 
 def _check_contents(run: Run) -> None:
     """JSON is looked into; the other codecs are opaque."""
+    if len(run.options) == 1 and run.options[0].codec != "json":
+        return
     codecs = {options.codec for options in run.options}
     if "json" not in codecs:
         return

@@ -262,10 +262,12 @@ class Connection(asyncio.Protocol):
 
     def _full(self) -> bool:
         """Whether nothing more is taken for now."""
+        if self._stuck or self._finishing:
+            return True
+        if not self._held and not self._line:  # mostly, and asked twice for every read
+            return False
         return (
-            self._stuck
-            or self._finishing
-            or len(self._held) >= self._most
+            len(self._held) >= self._most
             or self._large >= LARGE
             or self._lined > HIGH_WATER
             or len(self._line) >= self._most

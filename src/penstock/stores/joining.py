@@ -99,6 +99,10 @@ class Joined:
         """Send what has gathered: at the end of the turn, or before something that came later."""
         groups, self._groups, self._last = self._groups, {}, None
         for (tenant, _, _), items in groups.items():
+            if len(items) == 1:
+                if not items[0][1].done():
+                    self._begin(tenant, items)
+                continue
             part: list[Item] = []
             jobs = size = 0
             for item in items:
