@@ -236,7 +236,6 @@ async def _closed(opened: "Future[Store] | None") -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    await loop.shutdown_default_executor()
     loop.call_soon(loop.call_soon, loop.stop)  # behind the answer to whoever waits for this
 
 
