@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.events import segments as module
 from penstock.events.segment import Place
 from penstock.events.segments import Rules, Segments
 from penstock.model.event import Mark
@@ -151,7 +150,7 @@ def test_a_write_that_fails_halfway_leaves_a_file_of_which_the_whole_lines_stay(
         write(handle, given[: len(data) * 2 // 3])
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr(module.os, "write", half)
+    monkeypatch.setattr(os, "write", half)
     with pytest.raises(OSError, match="no room"):
         segments.append(data, 2)
     monkeypatch.undo()
@@ -172,7 +171,7 @@ def test_a_sync_that_fails_ends_the_segment(
     def fails(handle: int) -> None:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(module.os, "fsync", fails)
+    monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(OSError, match="broken"):
         getattr(segments, step)()
     assert segments.left

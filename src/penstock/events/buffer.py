@@ -94,11 +94,6 @@ class Buffer:
             self.size += len(self._chunks[0])
             self._awaited = False
 
-    @property
-    def overflown(self) -> bool:
-        """Whether something was dropped and no line says so yet."""
-        return self._gap is not None
-
     def take(self) -> Lines | None:
         """Empty it; None: there is nothing."""
         with self._lock:

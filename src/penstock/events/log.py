@@ -109,6 +109,7 @@ class _Writer:
         self._lines: Lines | None = None  # taken, and not written yet
         self._waiting: list[Done] = []  # for everything to be synced
         self._dropped = 0  # events that the log has spoken of
+        self._settled = 0  # events that were dropped when all was last well
         self.upto = segments.mark.position  # of what is written …
         self._sure = self.upto  # … and of what is synced, or told to be missing
         self.failed: str | None = None  # why nothing can be written now
@@ -174,6 +175,7 @@ class _Writer:
         if self.failed is not None:
             self.failed = None
             log.warning("events are written again, to %s", self._segments.directory)
+        self._settled = self._buffer.dropped
 
     def _fail(self, error: OSError) -> None:
         """Lines wait for a better time; the store goes on."""
@@ -185,7 +187,7 @@ class _Writer:
             self._buffer.put_gap(self._sure + 1, self.upto, "failed")
             self._sure = self.upto
         self._buffer.room.set()
-        if self._buffer.overflown:
+        if self._buffer.dropped > self._settled:
             self._answer(False)
 
     def _tell_dropped(self) -> None:

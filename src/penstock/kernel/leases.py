@@ -105,6 +105,35 @@ def trimmed(lo: int, mask: bytes) -> tuple[int, int, bytes | None]:
     return lo + first, lo + last, mask if 0 in mask else None
 
 
+def by_block(lease: LeaseRecord) -> list[tuple[Block, list[HeldRun]]]:
+    """What a lease holds, by ascending ids: the same however its claim was cut into runs."""
+    runs = lease.runs
+    if len(runs) == 1:
+        return [(runs[0].block, runs)]
+    blocks: dict[int, list[HeldRun]] = {}
+    for run in runs:
+        if run.count:
+            blocks.setdefault(run.block.number, []).append(run)
+    return [(held[0].block, held) for _, held in sorted(blocks.items())]
+
+
+def joined(runs: list[HeldRun]) -> tuple[int, int, bytes | None, int]:
+    """What several runs of one block hold together: lo, hi, mask, count."""
+    if len(runs) == 1:
+        run = runs[0]
+        mask = run.still() if run.mask is not None or run.gone is not None else None
+        if mask is None:
+            return run.lo, run.hi, None, run.count
+        return *trimmed(run.lo, mask), run.count
+    lo, hi = min(run.lo for run in runs), max(run.hi for run in runs)
+    whole = 0
+    for run in runs:
+        mask = run.still() or b"\x01" * (run.hi - run.lo)
+        whole |= int.from_bytes(mask, "little") << 8 * (run.lo - lo)
+    mask = whole.to_bytes(hi - lo, "little")
+    return *trimmed(lo, mask), sum(run.count for run in runs)
+
+
 def set_codes(block: "Block", lo: int, hi: int, mask: bytes | None, code: int) -> None:
     """Turn active jobs of a range (all, or by mask) into `code`, without a loop over jobs."""
     if mask is None:

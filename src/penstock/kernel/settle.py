@@ -22,7 +22,7 @@ from penstock.kernel.codes import (
 )
 from penstock.kernel.commands import Ack, Extend, Fail, Release, Report
 from penstock.kernel.ending import end_one, end_range, file_end, trim_finished
-from penstock.kernel.leases import HeldRun, LeaseRecord, trimmed
+from penstock.kernel.leases import HeldRun, LeaseRecord, by_block, joined
 from penstock.kernel.replace import restart
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.event import EventKind
@@ -234,8 +234,8 @@ def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
     if lease.era != kernel.era:
         kernel.changes.touch_lease(lease)
     done: list[IdRun] = []
-    for block, runs in _by_block(lease):
-        lo, hi, mask, count = _joined(runs)
+    for block, runs in by_block(lease):
+        lo, hi, mask, count = joined(runs)
         done.append(IdRun(block.base + lo, hi - lo, mask))
         if block.retained or (block.sides and block.has_sides(lo, hi)):
             held = [(run, offset) for run in runs for offset in run.offsets()]
@@ -255,34 +255,6 @@ def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
     drop(kernel, lease)
     lease.queue.stir()
     return Ids(tuple(done))
-
-
-def _by_block(lease: LeaseRecord) -> list[tuple[Block, list[HeldRun]]]:
-    runs = lease.runs
-    if len(runs) == 1:
-        return [(runs[0].block, runs)]
-    blocks: dict[int, list[HeldRun]] = {}
-    for run in runs:
-        if run.count:
-            blocks.setdefault(run.block.number, []).append(run)
-    return [(held[0].block, held) for _, held in sorted(blocks.items())]
-
-
-def _joined(runs: list[HeldRun]) -> tuple[int, int, bytes | None, int]:
-    """What several runs of one block hold together: lo, hi, mask, count."""
-    if len(runs) == 1:
-        run = runs[0]
-        mask = run.still() if run.mask is not None or run.gone is not None else None
-        if mask is None:
-            return run.lo, run.hi, None, run.count
-        return *trimmed(run.lo, mask), run.count
-    lo, hi = min(run.lo for run in runs), max(run.hi for run in runs)
-    whole = 0
-    for run in runs:
-        mask = run.still() or b"\x01" * (run.hi - run.lo)
-        whole |= int.from_bytes(mask, "little") << 8 * (run.lo - lo)
-    mask = whole.to_bytes(hi - lo, "little")
-    return *trimmed(lo, mask), sum(run.count for run in runs)
 
 
 def _complete(
@@ -476,18 +448,15 @@ def extend(kernel: "Kernel", command: Extend) -> Extended:
     kernel.expiries.add(lease)
     kernel.elapsed_due = min(kernel.elapsed_due, kernel.expiries.due)
     if kernel.events is not None and lease.count:
-        ids = Ids(tuple(_ids(run) for run in lease.runs if run.count))
+        ids = Ids(tuple(_ids(block, runs) for block, runs in by_block(lease)))
         tell.tell(kernel, "extended", lease.queue, ids, kernel.now, worker=lease.worker)
     return Extended(kernel.now + lease_ms, Ids.of(lease.lost or ()))
 
 
-def _ids(run: HeldRun) -> IdRun:
+def _ids(block: Block, runs: list[HeldRun]) -> IdRun:
     """Those still held."""
-    mask = run.still()
-    if mask is None:
-        return IdRun(run.block.base + run.lo, run.hi - run.lo)
-    lo, hi, mask = trimmed(run.lo, mask)
-    return IdRun(run.block.base + lo, hi - lo, mask)
+    lo, hi, mask, _ = joined(runs)
+    return IdRun(block.base + lo, hi - lo, mask)
 
 
 def report(kernel: "Kernel", command: Report) -> None:

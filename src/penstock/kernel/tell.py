@@ -11,7 +11,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from penstock.kernel.blocks import SHIFT, SIZE
-from penstock.kernel.leases import both
+from penstock.kernel.leases import both, by_block, joined
 from penstock.model.event import Event, EventKind
 from penstock.model.job import IdRun, Ids
 
@@ -145,11 +145,12 @@ def _times(block: "Block", offset: int) -> tuple[int, int]:
 
 
 def claimed(kernel: "Kernel", lease: "LeaseRecord") -> None:
+    """By block: how a claim is cut into runs is otherwise at a replay behind a checkpoint."""
     events, queue = kernel.events, lease.queue
     assert events is not None
-    for run in lease.runs:
-        block = run.block
-        for lo, hi, mask in alike(block, run.lo, run.hi, run.mask):
+    for block, runs in by_block(lease):
+        begin, end, held, _ = joined(runs)
+        for lo, hi, mask in alike(block, begin, end, held):
             offset = _first(lo, mask)
             side = block.sides.get(offset)
             options = block.options_of(offset)

@@ -11,7 +11,8 @@ save up for later.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from random import uniform
 from typing import Final
 
@@ -54,6 +55,7 @@ class Claimer:
         lease_ms: int | None,
         worker: str,
         room: Callable[[], int],
+        left: Callable[[], int],
         take: Callable[[Lease], None],
     ) -> None:
         self._store = store
@@ -64,52 +66,82 @@ class Claimer:
         self._lease_ms = lease_ms
         self._worker = worker
         self._room = room  # how many more calls of handlers may be taken in
+        self._left = left  # how many more jobs may be claimed at all
         self._take = take
         self._freed = asyncio.Event()
+        self._asking: asyncio.Task[Lease | None] | None = None
+        self._held_back = 0  # by how many
         self._backoff = 0.0  # while the store gives no answer
 
     def wake(self) -> None:
         """There may be room."""
         self._freed.set()
 
+    @asynccontextmanager
+    async def held_back(self) -> AsyncIterator[None]:
+        """Nothing is claimed here meanwhile; a claim that waits is taken back."""
+        self._held_back += 1
+        try:
+            if self._asking is not None:
+                self._asking.cancel()
+                await asyncio.wait([self._asking])
+            yield
+        finally:
+            self._held_back -= 1
+            self.wake()
+
     async def run(self) -> None:
         """Until it is cancelled; what is handed over then, the store takes back."""
         while True:
-            room = self._room()
+            room = 0 if self._held_back or self._left() <= 0 else self._room()
             if room <= 0:
                 self._freed.clear()
                 await self._freed.wait()
                 continue
             try:
-                lease = await self._claim(room)
+                await self._ask(room)
             except PenstockError as error:
                 await self._rest(error)
                 continue
             if self._backoff:
                 log.info("the store answers again")
                 self._backoff = 0.0
+
+    async def _ask(self, room: int) -> None:
+        """A task of its own, so that the claim can be taken back without ending the rest."""
+        asking = self._asking = asyncio.ensure_future(self._claim(room))
+        try:
+            await asyncio.wait([asking])
+        finally:
+            self._asking = None
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait([asking])
+            lease = None if asking.cancelled() or asking.exception() else asking.result()
             if lease is not None:
                 self._shares.served(lease.queue, len(lease))
                 self._take(lease)
+        if not asking.cancelled():
+            asking.result()
 
     async def _claim(self, room: int) -> Lease | None:
         order = self._shares.order()
         if not self._mixed:
-            return await self._ask(order, max(room, self._batches[order[0]]), WAIT_MS)
+            return await self._call(order, room * (self._batches[order[0]] or 1), WAIT_MS)
         # A claim asks all its queues for the same number. Those with batch tasks are asked for a
-        # batch, the others only for what there is room for: one after the other, and if none has
-        # anything, all of them for whatever comes first.
+        # batch per call, the others for a job: one after the other, and if none has anything, all
+        # of them for whatever comes first.
         for queue in order:
-            lease = await self._ask([queue], max(room, self._batches[queue]), 0)
+            lease = await self._call([queue], room * (self._batches[queue] or 1), 0)
             if lease is not None:
                 return lease
-        return await self._ask(order, room, WAIT_MS)
+        return await self._call(order, room, WAIT_MS)
 
-    async def _ask(self, queues: list[str], n: int, wait_ms: int) -> Lease | None:
+    async def _call(self, queues: list[str], n: int, wait_ms: int) -> Lease | None:
         return await self._store.claim(
             self._tenant,
             queues,
-            min(n, MAX_BATCH),
+            min(n, self._left(), MAX_BATCH),
             lease_ms=self._lease_ms,
             worker=self._worker,
             wait_ms=wait_ms,

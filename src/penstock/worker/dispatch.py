@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from penstock.client.app import Penstock
 from penstock.client.execute import INTERRUPTED
 from penstock.client.task import Task
-from penstock.model.job import ClaimedRun, Job, Lease
+from penstock.model.job import MAX_BATCH, ClaimedRun, Job, Lease
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
 from penstock.worker.counts import Counts
@@ -99,7 +99,7 @@ class Dispatch:
         self.idle = asyncio.Event()  # nothing runs
         self.idle.set()
         self.claimed = asyncio.Event()  # something was
-        self._stopping = False
+        self.stopping = False  # nothing is started any more
         self.keep: Callable[[Held], None]  # set when everything is wired together
         self.wake: Callable[[], None]
 
@@ -108,12 +108,16 @@ class Dispatch:
     @property
     def enough(self) -> bool:
         """Whether as many jobs were claimed as ever may be."""
-        return self._most is not None and self._counts.claimed >= self._most
+        return self.left() <= 0
 
     def room(self) -> int:
+        """How many more calls of handlers to take in."""
         ahead = min(self._pace.within(AHEAD_S), self._slots)
-        room = self._slots - len(self.running) + ahead - len(self._waiting)
-        return room if self._most is None else min(room, self._most - self._counts.claimed)
+        return self._slots - len(self.running) + ahead - len(self._waiting)
+
+    def left(self) -> int:
+        """How many jobs may be claimed before the process has to be replaced."""
+        return MAX_BATCH if self._most is None else self._most - self._counts.claimed
 
     def take(self, lease: Lease) -> None:
         """Begin with what there are slots for; the rest waits."""
@@ -203,7 +207,7 @@ class Dispatch:
     def _start(self) -> None:
         waiting, running = self._waiting, self.running
         ready: dict[int, tuple[Pool, list[Work]]] = {}
-        while waiting and len(running) < self._slots and not self._stopping:
+        while waiting and len(running) < self._slots and not self.stopping:
             work = waiting.popleft()
             running.add(work)
             if needy(work):
@@ -268,8 +272,8 @@ class Dispatch:
             self.ended([work])
 
     def give_back_waiting(self) -> None:
-        """Start nothing any more; what has not been started goes back at once."""
-        self._stopping = True
+        """What has not been started goes back at once."""
+        self.stopping = True
         by_lease: dict[Held, list[int]] = {}
         for work in self._waiting:
             by_lease.setdefault(work.held, []).extend(work.ids)

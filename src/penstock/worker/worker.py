@@ -137,10 +137,12 @@ class _Life:
             lease_ms=settings.lease_ms,
             worker=self._name,
             room=self.dispatch.room,
+            left=self.dispatch.left,
             take=self.dispatch.take,
         )
         self.dispatch.keep = self._heartbeat.keep
         self.dispatch.wake = self._claimer.wake
+        self._parking.claimer = self._claimer
         contexts = Contexts(app, self._name, self._reports.say)
         home = asyncio.get_running_loop()
         self._loop_pool = AsyncPool(app, contexts, loop=handlers, home=home, ended=self._ended)
@@ -199,6 +201,7 @@ class _Life:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.dispatch.stopping = True
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
