@@ -8,7 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from penstock import Context, Dead, JobFailed, Penstock, Retry, exponential, fixed
+from penstock import (
+    Context,
+    Dead,
+    JobFailed,
+    Penstock,
+    Retry,
+    chain,
+    exponential,
+    fixed,
+    group,
+)
 from penstock.client.testing import Testing
 from penstock.model.errors import Conflict, Deadline, Unavailable
 from penstock.model.lifecycle import DeadReason, State
@@ -361,6 +371,26 @@ def test_jobs_that_wait_for_others(real: Penstock) -> None:
         assert sum_of.result() == 3
         assert doomed.get().dead_reason is DeadReason.DEPENDENCY_FAILED
         assert doomed.id in {dead.id for dead in t.dead}
+
+
+def test_flows(real: Penstock) -> None:
+    @real.task(queue="in")
+    def fetch(n: int) -> int:
+        return n
+
+    @real.task
+    async def double(n: int) -> int:
+        return n * 2
+
+    @real.task(batch=10)
+    def total(items: list[list[int]]) -> list[int]:
+        return [sum(item) for item in items]
+
+    with real.testing() as t:
+        chained = chain(fetch.s(3), double.s(), double.s()).push()
+        fanned = group(*[fetch.s(n) for n in range(4)]).then(total.s()).push()
+        assert t.drain().completed == 3 + 5
+        assert (chained.result(), fanned.result()) == (12, 6)
 
 
 def test_limits_hold(real: Penstock) -> None:

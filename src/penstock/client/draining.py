@@ -25,6 +25,7 @@ from penstock.client.execute import (
     Prepared,
     gathered,
 )
+from penstock.client.inputs import HEADER, with_inputs
 from penstock.model.errors import LeaseLost, PayloadTooLarge
 from penstock.model.job import Job, JobError, Lease
 from penstock.model.lifecycle import State
@@ -199,10 +200,14 @@ class Drain:
 
     async def _prepared(self, task: "Task[..., Any, Any]", first: Held) -> Work | Failed:
         self._running = [first]
-        if task.batch is None:
-            return self.executor.prepare(task, self._context([first]))
-        if task.batch > 1:
+        if task.batch is not None and task.batch > 1 and not _has_holes(first.job):
             await self._fill(task.batch - 1, first.job)
+        try:
+            self._running = [await self._filled(held) for held in self._running]
+        except BadArguments as error:
+            return self.executor.failed(task, error)
+        if task.batch is None:
+            return self.executor.prepare(task, self._context(self._running))
         payloads = [held.job.payload for held in self._running]
         context = self._context(self._running)
         return gathered(task, first.job.options.codec, payloads, context)
@@ -215,11 +220,20 @@ class Drain:
             options = held.job.options
             if options.task != first.options.task or options.codec != first.options.codec:
                 break
+            if _has_holes(held.job):
+                break  # such a job is a batch of its own
             alike += 1
         self._running += more[:alike]
         if more[alike:]:
             ids = [held.job.id for held in more[alike:]]
             await self._store.release(self._tenant, more[0].lease, ids)
+
+    async def _filled(self, held: Held) -> Held:
+        """With the results that a job of a flow takes from those before it."""
+        if not _has_holes(held.job):
+            return held
+        payload = await with_inputs(self._store, self._tenant, held.job)
+        return Held(msgspec.structs.replace(held.job, payload=payload), held.lease)
 
     def _context(self, running: list[Held]) -> Context:
         leases = {held.job.id: held.lease for held in running}
@@ -317,3 +331,7 @@ class Drain:
         self.failures.append(
             Failure(job=held.job, error=error, state=after.state, run_at=after.run_at)
         )
+
+
+def _has_holes(job: Job) -> bool:
+    return job.headers is not None and HEADER in job.headers

@@ -273,6 +273,7 @@ class TestingHome(Home):
     def __init__(self, tenant: str, store: Store) -> None:
         super().__init__("memory://", tenant)
         self._there: Store | None = store
+        self._turns: asyncio.AbstractEventLoop | None = None  # for calls that ask several at once
 
     async def store(self) -> Store:
         if self._there is None:
@@ -280,7 +281,12 @@ class TestingHome(Home):
         return self._there
 
     def wait(self, call: Call[T]) -> T:
-        return at_once(call)
+        if self._there is None:
+            return at_once(call)  # which says that it is over
+        with self._lock:
+            if self._turns is None:
+                self._turns = asyncio.new_event_loop()
+            return self._turns.run_until_complete(call)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -290,6 +296,8 @@ class TestingHome(Home):
         store, self._there = self._there, None
         if store is not None:
             at_once(store.close())
+        if self._turns is not None:
+            self._turns.close()
 
     async def aclose(self) -> None:
         """What the app closes is its real store: this one ends with the block."""
