@@ -54,6 +54,15 @@ async def spins() -> None:
 
 
 @app.task
+async def computes(n: int, seconds: float) -> None:
+    note(f"computes {n}")
+    tell("computes")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@app.task
 def turns(ctx: Context, seconds: float) -> str:
     ctx.progress(1)
     tell("turns")

@@ -174,6 +174,7 @@ def test_claims_go_on_when_the_store_answers_again(caplog: pytest.LogCaptureFixt
                 room=lambda: 1,
                 left=lambda: 1,
                 take=taken.put_nowait,
+                idle=asyncio.Event(),
             )
             running = asyncio.create_task(claimer.run())
             assert len(await taken.get()) == 1

@@ -124,7 +124,7 @@ def test_the_late_ack_of_a_stopped_worker_is_refused(tmp_path: Path) -> None:
         with serving("memory://", log) as (_, url):
             async with reaching(url):
                 job = await shop.naps.apush(1.0)
-                with worker(url, log, "--lease", "300ms") as stopped:
+                with worker(url, log, "--lease", "300ms", "-c", "1") as stopped:
                     await stopped.hears("naps")
                     stopped.tell(signal.SIGSTOP)
                     store = await shop.app.store()
@@ -145,6 +145,27 @@ def test_the_late_ack_of_a_stopped_worker_is_refused(tmp_path: Path) -> None:
                     assert failed.jobs[0].state is State.DEAD
                     stopped.tell(signal.SIGTERM)
                     assert await stopped.end() == 0
+
+    run(case)
+
+
+def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> None:
+    """It blocks the loop at once, before anybody but that loop knows of its lease."""
+    log, ran = tmp_path / "log", tmp_path / "ran"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                with worker(url, log, "--lease", "800ms", RAN=str(ran)) as busy:
+                    jobs = [await shop.computes.apush(1, 2.4)]
+                    await busy.hears("computes")
+                    jobs.append(await shop.computes.apush(2, 0.0))
+                    for job in jobs:
+                        assert await ending(job) == "None"
+                        assert (await seen(shop.app, job.id)).attempt == 1
+                    busy.tell(signal.SIGTERM)
+                    assert await busy.end() == 0
+        assert [line.split()[1] for line in ran.read_text().splitlines()] == ["1", "2"]
 
     run(case)
 

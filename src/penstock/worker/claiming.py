@@ -2,6 +2,7 @@
 
 One claim at a time, on the home thread: a lease is kept alive from the instant it arrives, however
 busy the handlers are. While jobs run, the next claim is already asked for what is free by then.
+While none runs, it may wait where the next one will (`front.py`).
 
 A claim takes from the first queue of its list that has work. The list is ordered by stride
 scheduling: every queue has run up jobs / weight, and the one that has run up least goes first, so
@@ -12,19 +13,21 @@ save up for later.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import uniform
 from typing import Final
 
 from penstock.model.errors import PenstockError
 from penstock.model.job import MAX_BATCH, Lease
 from penstock.model.store import Store
+from penstock.worker.front import Front
 
 log: Final = logging.getLogger("penstock.worker")
 
 WAIT_MS: Final = 30_000  # of one claim
 FIRST_BACKOFF_S: Final = 0.1
 LAST_BACKOFF_S: Final = 5.0
+SETTLED_S: Final = 0.001
 
 
 class Shares:
@@ -57,6 +60,8 @@ class Claimer:
         room: Callable[[], int],
         left: Callable[[], int],
         take: Callable[[Lease], None],
+        idle: asyncio.Event,
+        front: Front | None = None,
     ) -> None:
         self._store = store
         self._tenant = tenant
@@ -68,6 +73,10 @@ class Claimer:
         self._room = room  # how many more calls of handlers may be taken in
         self._left = left  # how many more jobs may be claimed at all
         self._take = take
+        self._idle = idle  # nothing runs
+        # Batches are cut on the home thread, and not only from one lease at a time.
+        self._front = None if any(self._batches.values()) else front
+        self._fronting = False  # whether the claim under way is a front's
         self._freed = asyncio.Event()
         self._asking: asyncio.Task[Lease | None] | None = None
         self._held_back = 0  # by how many
@@ -76,6 +85,15 @@ class Claimer:
     def wake(self) -> None:
         """There may be room."""
         self._freed.set()
+
+    def settle(self) -> None:
+        """Nothing runs any more: if it stays so, the next claim waits at the front."""
+        if self._front is not None:
+            asyncio.get_running_loop().call_later(SETTLED_S, self._to_the_front)
+
+    def _to_the_front(self) -> None:
+        if self._idle.is_set() and self._asking is not None and not self._fronting:
+            self._asking.cancel()
 
     @asynccontextmanager
     async def held_back(self) -> AsyncIterator[None]:
@@ -109,7 +127,9 @@ class Claimer:
 
     async def _ask(self, room: int) -> None:
         """A task of its own, so that the claim can be taken back without ending the rest."""
-        asking = self._asking = asyncio.ensure_future(self._claim(room))
+        self._fronting = self._front is not None and self._idle.is_set()
+        claim = self._claim_at_front(room) if self._fronting else self._claim(room)
+        asking = self._asking = asyncio.ensure_future(claim)
         try:
             await asyncio.wait([asking])
         finally:
@@ -120,9 +140,28 @@ class Claimer:
             lease = None if asking.cancelled() or asking.exception() else asking.result()
             if lease is not None:
                 self._shares.served(lease.queue, len(lease))
-                self._take(lease)
+                if not self._fronting:
+                    self._take(lease)
         if not asking.cancelled():
             asking.result()
+
+    async def _claim_at_front(self, room: int) -> Lease | None:
+        assert self._front is not None
+        n = min(room, self._left(), MAX_BATCH)
+        lease = await self._front.claim(
+            queues=self._shares.order(),
+            n=n,
+            lease_ms=self._lease_ms,
+            worker=self._worker,
+            wait_ms=WAIT_MS,
+        )
+        if lease is not None and len(lease) < n:
+            # There was no more to be had. If this is done in no time, the next claim is a front's
+            # again, and none has to be made here and taken back for it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLED_S):
+                    await self._idle.wait()
+        return lease
 
     async def _claim(self, room: int) -> Lease | None:
         order = self._shares.order()

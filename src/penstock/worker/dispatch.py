@@ -102,6 +102,7 @@ class Dispatch:
         self.stopping = False  # nothing is started any more
         self.keep: Callable[[Held], None]  # set when everything is wired together
         self.wake: Callable[[], None]
+        self.settle: Callable[[], None]
 
     # -- taking in -------------------------------------------------------------------------------
 
@@ -122,22 +123,32 @@ class Dispatch:
     def take(self, lease: Lease) -> None:
         """Begin with what there are slots for; the rest waits."""
         held = Held(lease, self._lease_ms)
-        self._counts.claimed += held.count
-        self.claimed.set()
-        self.keep(held)
+        self._keep(held)
         unknown: list[Job] = []
         if self._batched(lease):
             self._take_batches(held, unknown)
         else:
             self._take_jobs(held, lease.jobs, unknown)
-        self._watch_timeouts(held)
-        if log.isEnabledFor(logging.DEBUG):
-            facts = {"queue": lease.queue, "jobs": held.count}
-            log.debug("claimed %d jobs of %s", held.count, lease.queue, extra=facts)
         if unknown:
             held.left -= len(unknown)
             self._park(held, unknown)
         self._start()
+
+    def adopt(self, held: Held, works: list[Work]) -> None:
+        """Jobs that have begun already, all of them."""
+        self._keep(held)
+        self.running.update(works)
+        self.idle.clear()
+
+    def _keep(self, held: Held) -> None:
+        self._counts.claimed += held.count
+        self.claimed.set()
+        self.keep(held)
+        self._watch_timeouts(held)
+        if log.isEnabledFor(logging.DEBUG):
+            queue = held.lease.queue
+            facts = {"queue": queue, "jobs": held.count}
+            log.debug("claimed %d jobs of %s", held.count, queue, extra=facts)
 
     def _batched(self, lease: Lease) -> bool:
         names = {each.task for run in lease.runs for each in run.options}
@@ -248,6 +259,7 @@ class Dispatch:
         self._start()
         if not running:
             self.idle.set()
+            self.settle()
         self.wake()
 
     # -- stopping --------------------------------------------------------------------------------
