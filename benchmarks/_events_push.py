@@ -1,4 +1,7 @@
-"""The same commands on stores that differ in one thing: whether they have an event log.
+"""The same commands on stores that differ in one thing: who hears of their events.
+
+Nobody; an observer that does nothing with them, which is what the kernel's telling costs and any
+server pays, since it counts by events; an event log.
 
 CPU time, because the machine has other users: of the loop's thread, which is what a caller pays,
 and of the whole process, which has the event log's thread (and the journal's) in it.
@@ -19,6 +22,7 @@ from penstock.events.log import EventLog
 from penstock.events.reader import read_segment
 from penstock.events.segment import sealed_in
 from penstock.events.segments import Rules
+from penstock.model.event import Event
 from penstock.model.job import JobOptions, Run
 from penstock.open import open_store
 from penstock.stores.embedded import EmbeddedStore
@@ -28,7 +32,7 @@ OPTIONS: Final = (JobOptions(codec="bytes", task="welcome"),)
 STORES: Final = ("memory", "sqlite")
 BATCHES: Final = (1, 10, 100, 1_000)
 OPERATIONS: Final = ("push", "cycle")
-WITH: Final = (False, True)  # an event log
+HEARD: Final = ("nobody", "observer", "log")
 FLIGHT: Final = 64  # calls under way at a durable store
 CLOCKS: Final = ("loop", "process", "wall")
 
@@ -42,6 +46,10 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.store} · {self.operation} by {self.batch:,}"
+
+    @property
+    def label(self) -> str:
+        return "push+claim+ack" if self.operation == "cycle" else self.operation
 
     @property
     def commands(self) -> int:
@@ -59,21 +67,34 @@ def cases(stores: Sequence[str] = STORES) -> list[Case]:
     ]
 
 
+class Nothing:
+    """An observer that forgets what it is told."""
+
+    def write(self, events: list[Event]) -> None:
+        pass
+
+
 class Subject:
     """A store, and what it is told."""
 
-    def __init__(
-        self, runner: asyncio.Runner, case: Case, directory: Path, with_events: bool
-    ) -> None:
+    def __init__(self, runner: asyncio.Runner, case: Case, directory: Path, heard: str) -> None:
         self._runner = runner
         self._case = case
         directory.mkdir()
         self.events = directory / "events"
-        log = EventLog(self.events, Rules(seal_s=3_600)) if with_events else None
-        self._store = runner.run(_open(case.store, directory, log))
+        self._store = runner.run(self._open(directory, heard))
         ends = array("I", range(SIZE, SIZE * case.batch + 1, SIZE))
         data = os.urandom(SIZE * case.batch)
         self._run = Run(queue="work", data=data, ends=ends, options=OPTIONS)
+
+    async def _open(self, directory: Path, heard: str) -> EmbeddedStore:
+        store = self._case.store
+        url = "memory://" if store == "memory" else f"{store}:///{directory}/store"
+        log = EventLog(self.events, Rules(seal_s=3_600)) if heard == "log" else None
+        observer = Nothing() if heard == "observer" else None
+        opened = await open_store(url, events=log, observer=observer, share=False)
+        assert isinstance(opened, EmbeddedStore)
+        return opened
 
     async def _push(self) -> None:
         await self._store.push("default", [self._run])
@@ -113,53 +134,46 @@ class Subject:
         self._runner.run(self._store.close())
 
 
-async def _open(store: str, directory: Path, log: EventLog | None) -> EmbeddedStore:
-    url = "memory://" if store == "memory" else f"{store}:///{directory}/store"
-    opened = await open_store(url, events=log, share=False)
-    assert isinstance(opened, EmbeddedStore)
-    return opened
-
-
 def measure(chosen: Sequence[Case], directory: Path, rounds: int) -> list[Figure]:
-    """ns per command of every case with and without events, in turn."""
+    """ns per call of every case, whoever hears of it, in turn."""
     takes: dict[str, Callable[[], Sequence[float]]] = {}
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
         for number, case in enumerate(chosen):
-            for kept in WITH:
-                subject = Subject(runner, case, directory / f"{number}-{kept}", kept)
+            for heard in HEARD:
+                subject = Subject(runner, case, directory / f"{number}-{heard}", heard)
                 stack.callback(subject.close)
-                takes[_name(case, kept)] = subject.take
+                takes[_name(case, heard)] = subject.take
                 subject.take()  # whatever is made once is made now
         taken = interleave(takes, rounds)
     figures = []
     for case in chosen:
-        for kept in WITH:
-            samples = taken[_name(case, kept)]
+        for heard in HEARD:
+            samples = taken[_name(case, heard)]
             for at, clock in enumerate(CLOCKS):
                 settings = {
                     "store": case.store,
                     "operation": case.operation,
                     "batch": case.batch,
-                    "events": kept,
+                    "heard_by": heard,
                     "clock": clock,
                     "commands_a_sample": case.commands,
                     "payload_bytes": SIZE,
                     "in_flight": 1 if case.store == "memory" else FLIGHT,
                 }
                 values = tuple(sample[at] for sample in samples)
-                figures.append(Figure(f"{_name(case, kept)} · {clock}", "ns", values, settings))
+                figures.append(Figure(f"{_name(case, heard)} · {clock}", "ns", values, settings))
     return figures
 
 
-def _name(case: Case, kept: bool) -> str:
-    return f"{case.name} · {'with' if kept else 'without'} events"
+def _name(case: Case, heard: str) -> str:
+    return f"{case.name} · heard by {heard}"
 
 
 def line_sizes(directory: Path, batch: int) -> dict[str, float]:
     """Bytes of an event line on the disk, by kind."""
     with asyncio.Runner() as runner:
-        subject = Subject(runner, Case("memory", batch, "cycle"), directory, True)
+        subject = Subject(runner, Case("memory", batch, "cycle"), directory, "log")
         subject.take()
         subject.close()
     totals: dict[str, list[int]] = {}

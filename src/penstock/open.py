@@ -11,8 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from penstock.events.log import EventLog
-from penstock.events.segments import Rules
+from penstock.events.log import EventLog, event_log
 from penstock.model.errors import Invalid
 from penstock.model.event import EventSink
 from penstock.model.policy import DEFAULT_CAPS, Caps
@@ -79,7 +78,12 @@ async def open_store(
     if settings.events:
         if events is not None:
             raise Invalid("the url has an event log already", "events")
-        events = _event_log(settings)
+        events = event_log(
+            settings.events,
+            seal_s=settings.events_seal_s,
+            keep_s=settings.events_keep_s,
+            keep_bytes=settings.events_keep_bytes,
+        )
     sink = events
 
     async def own() -> "EmbeddedStore":
@@ -168,12 +172,3 @@ def _settings(query: str) -> Settings:
         return msgspec.convert(said, Settings, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         raise Invalid(f"the url's settings are wrong: {error}", "url") from None
-
-
-def _event_log(settings: Settings) -> EventLog:
-    rules = Rules(
-        seal_s=settings.events_seal_s,
-        keep_s=settings.events_keep_s,
-        keep_bytes=settings.events_keep_bytes,
-    )
-    return EventLog(settings.events, rules)

@@ -191,14 +191,17 @@ def test_nothing_is_written_where_the_store_needs_the_room(tmp_path: Path) -> No
 def test_a_child_of_the_process_does_not_keep_the_segment(tmp_path: Path) -> None:
     segments = Segments(tmp_path, STORE, ROOMY)
     segments.append(lines_of(1), 1)
-    reads, writes = os.pipe()
+    (reads, writes), (hears, says) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writes)
+        os.write(says, b"!")
         os.read(reads, 1)  # until the parent is done
         os._exit(0)
+    os.read(hears, 1)
     segments.let_go()  # as its death does
     assert Segments(tmp_path, STORE, ROOMY).mark == Mark(1, 0)
     os.close(writes)
     os.waitpid(child, 0)
-    os.close(reads)
+    for handle in (reads, hears, says):
+        os.close(handle)

@@ -6,8 +6,12 @@ and, where checkpoints have cut the log short, with what was answered to those w
 """
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -18,14 +22,19 @@ from penstock.events.log import EventLog
 from penstock.events.reader import BadLine, read
 from penstock.events.segment import Line
 from penstock.events.segments import Rules
+from penstock.model.errors import Unavailable
+from penstock.model.job import Run
 from penstock.open import open_store
-from tests.faults.stores import LONG, SCHEMES, in_both_runs, url_of
+from penstock.stores.remote import RemoteStore
+from penstock.stores.target import target_of
+from tests.faults.stores import LONG, ROOT, SCHEMES, in_both_runs, url_of
 from tests.faults.test_kill import killed_after, killed_at
 from tests.history import record as r
 from tests.history.operations import History
 
 pytestmark = [*in_both_runs, pytest.mark.timeout(3_600 if LONG else 120)]
 
+PUSHES: Final = 300  # jobs, before a server is killed
 KILLS: Final = 12 if LONG else 2
 CASES: Final = [(scheme, case) for scheme in SCHEMES for case in range(8)]
 WHOLE: Final = 1_000_000  # records, before which there is no checkpoint
@@ -89,6 +98,49 @@ def test_killed_between_checkpoints_it_has_what_was_answered(
     for seed, point in enumerate(POINTS if LONG else POINTS[1:3]):
         killed_at(url, log, seed, point, draw.randint(1, 4))
     check_answers(History.read(log), told(url, tmp_path / "events"))
+
+
+def test_a_killed_server_tells_the_pushes_it_answered(tmp_path: Path) -> None:
+    """`penstock serve --events`, killed while producers push; a store that goes on has them all."""
+    store = f"sqlite:///{tmp_path}/store"
+    answered: list[int] = []
+    for _ in range(4 if LONG else 1):
+        with serving(store, tmp_path) as (process, url):
+            answered += asyncio.run(pushed_until_killed(process, url, len(answered)))
+    lines = told(f"{store}?events={tmp_path}/events", tmp_path / "events")
+    assert len(answered) >= PUSHES
+    assert set(answered) - set(ids_of(lines, "pushed")) == set()
+
+
+@contextmanager
+def serving(store: str, directory: Path) -> "Iterator[tuple[subprocess.Popen[str], str]]":
+    argv = [sys.executable, "-m", "penstock.cli.main", "serve", "--json", "--no-http"]
+    argv += ["--url", store, "--port", "0", "--events", str(directory / "events")]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, f"penstock://{json.loads(process.stdout.readline())['tcp']}"
+        finally:
+            process.kill()
+
+
+async def pushed_until_killed(process: "subprocess.Popen[str]", url: str, before: int) -> list[int]:
+    """The ids that were answered; the server is killed amid the pushes of several producers."""
+    store = RemoteStore(target_of(url), patience_s=0.1)
+    await store.connect()
+    answered: list[int] = []
+
+    async def produce() -> None:
+        while True:
+            pushed = await store.push("default", [Run.pack("q", [b"1"] * 3)])
+            answered.extend(pushed.ids)
+            if len(answered) >= PUSHES + before % 7:
+                process.kill()
+
+    done = await asyncio.gather(*(produce() for _ in range(4)), return_exceptions=True)
+    assert all(isinstance(error, Unavailable) for error in done), done
+    await store.close()
+    return answered
 
 
 def check_answers(history: History, lines: Sequence[Line]) -> None:
