@@ -8,7 +8,6 @@ import io
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,12 +15,12 @@ import pyarrow.json as pj
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.events.segment import VERSION, decode
 from penstock.model.errors import Invalid
 from penstock.spark.options import EventsOptions
 from penstock.spark.segments import Stretch, content, cut, segments
 from penstock.spark.views import arrow_schema, as_asked, columns_of
 
-VERSION: Final = 1
 TIMES: Final = ("at", "pushed_at", "ready_at", "claimed_at", "run_at")
 _IDS: Final = pa.list_(pa.list_(pa.int64()))
 
@@ -63,7 +62,7 @@ class EventsReader(DataSourceReader):  # type: ignore[misc]
         stretches = [
             stretch
             for segment in segments(options.path)
-            for stretch in cut(options.path, segment, 0, segment.size, options.split_bytes)
+            for stretch in cut(segment.path, 0, segment.size, options.split_bytes)
         ]
         return together(stretches, options.split_bytes)
 
@@ -133,34 +132,13 @@ def _ranges(column: Any) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), ranges)
 
 
-class _Line(msgspec.Struct):
-    """What makes a line an event. The rest has types that Arrow knows."""
-
-    v: int
-    store: str
-    position: int
-    kind: str
-    tenant: str
-    queue: str
-    at: int
-    ids: list[tuple[int, int]] = []
-
-
 def _blamed(stretch: Stretch, lines: bytes, otherwise: str) -> Invalid:
     """Look for the line that is wrong, to name it."""
-    decode = msgspec.json.Decoder(_Line).decode
     place = stretch.begin
     for line in lines.splitlines(keepends=True):
-        why = ""
-        if line.strip():
-            try:
-                version = decode(line).v
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                why = str(error)
-            else:
-                if version != VERSION:
-                    why = f"version {version}; this release reads version {VERSION}"
-        if why:
-            return Invalid(f"{stretch.path} has no event at byte {place}: {why}", "events")
+        try:
+            decode(line)
+        except ValueError as error:
+            return Invalid(f"{stretch.path} has no event at byte {place}: {error}", "events")
         place += len(line)
     return Invalid(f"{stretch.path} cannot be read as events: {otherwise}", "events")
