@@ -19,8 +19,9 @@ from penstock.events.segment import VERSION, decode
 from penstock.model.errors import Invalid
 from penstock.spark.options import EventsOptions
 from penstock.spark.segments import Stretch, content, cut, segments
-from penstock.spark.views import arrow_schema, as_asked, columns_of
+from penstock.spark.views import arrow_schema, as_asked
 
+ALWAYS: Final = ("v", "store", "position", "index", "kind", "tenant", "queue", "at")
 TIMES: Final = ("at", "pushed_at", "ready_at", "claimed_at", "run_at")
 _IDS: Final = pa.list_(pa.list_(pa.int64()))
 
@@ -55,7 +56,7 @@ class EventsReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: EventsOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = arrow_schema(schema, columns_of("events"))
+        self._schema = arrow_schema(schema, "events")
 
     def partitions(self) -> list[Lines]:
         options = self._options
@@ -100,9 +101,13 @@ def batches(stretch: Stretch, schema: Any) -> Iterator[Any]:
         )
     except pa.ArrowInvalid as error:
         raise _blamed(stretch, lines, str(error)) from None
-    if pc.any(pc.not_equal(pc.fill_null(table["v"], 0), VERSION)).as_py():
-        raise _blamed(stretch, lines, "a version that is not known")
-    for piece in table.to_batches():
+    if any(table[name].null_count for name in ALWAYS) or pc.any(
+        pc.not_equal(table["v"], VERSION)
+    ).as_py():
+        raise _blamed(stretch, lines, "something is missing")
+    for piece in table.combine_chunks().to_batches():
+        if not _counts_are_right(piece):
+            raise _blamed(stretch, lines, "counts and ids differ")
         columns = [as_asked(_column(piece, field.name), field) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -118,18 +123,31 @@ def _column(piece: Any, name: str) -> Any:
 
 
 def _ranges(column: Any) -> Any:
-    """[[first, count], …] as structs: two numbers each, so that they lie in turn."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    pairs = column.flatten()
-    numbers = pairs.flatten().to_numpy(zero_copy_only=False)
-    if len(numbers) != 2 * len(pairs):
-        raise Invalid("has a range that is not a first id and a count", "ids")
+    """[[first, count], …] as structs."""
+    offsets, numbers = _numbers(column)
     ranges = pa.StructArray.from_arrays(
         [pa.array(numbers[0::2], pa.int64()), pa.array(numbers[1::2], pa.int64())],
         names=["first", "count"],
     )
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), ranges)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), ranges)
+
+
+def _numbers(column: Any) -> tuple[Any, Any]:
+    """Where the ranges of each event begin, and those of all as numbers: first, count, first …"""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    numbers = column.flatten().flatten().to_numpy(zero_copy_only=False)
+    return np.concatenate(([0], np.cumsum(lengths))), numbers
+
+
+def _counts_are_right(piece: Any) -> bool:
+    """Whether every event is about as many jobs as its ranges are."""
+    ids = piece.column("ids")
+    offsets, numbers = _numbers(ids)
+    if len(numbers) != 2 * offsets[-1]:
+        return False
+    sums = np.concatenate(([0], np.cumsum(numbers[1::2])))
+    said = pc.fill_null(piece.column("count"), 0).to_numpy(zero_copy_only=False)
+    return bool(np.array_equal(said, sums[offsets[1:]] - sums[offsets[:-1]]))
 
 
 def _blamed(stretch: Stretch, lines: bytes, otherwise: str) -> Invalid:

@@ -23,7 +23,7 @@ View: TypeAlias = Literal["jobs", "dead", "queues", "events"]
 Starting: TypeAlias = Literal["earliest", "latest"]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
-VIEWS: Final = get_args(View)
+VIEWS: Final[tuple[View, ...]] = get_args(View)
 
 T = TypeVar("T", bound="Reaching | EventsOptions")
 

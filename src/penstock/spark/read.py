@@ -45,7 +45,7 @@ class JobsReader(DataSourceReader):  # type: ignore[misc]
         checks.check_queue(options.queue)
         self._options = options
         self._state = State.DEAD if options.view == "dead" else options.state
-        self._schema = arrow_schema(schema, list(CELLS))
+        self._schema = arrow_schema(schema, options.view)
 
     def partitions(self) -> list[Stretch]:
         with Connection(self._options.where, patience_s=0) as store:
@@ -156,7 +156,7 @@ class QueuesReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: JobsOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = arrow_schema(schema, list(QUEUE_CELLS))
+        self._schema = arrow_schema(schema, "queues")
 
     def partitions(self) -> list[Stretch]:
         return [Stretch(0, 0)]

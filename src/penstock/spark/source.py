@@ -11,6 +11,7 @@ from penstock.spark.options import (
     VIEWS,
     EventsOptions,
     JobsOptions,
+    View,
     WriteOptions,
     check_write,
     read_options,
@@ -30,10 +31,10 @@ class PenstockSource(DataSource):
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def schema(self) -> StructType:
-        from penstock.spark.views import SCHEMAS
+    def schema(self) -> str:
+        from penstock.spark.views import schema_of
 
-        return SCHEMAS[self._view()]
+        return schema_of(self._view())
 
     def reader(self, schema: StructType) -> Any:
         from penstock.spark.events import EventsReader
@@ -56,11 +57,12 @@ class PenstockSource(DataSource):
             raise Invalid(f"{self._view()} is no stream; events is", "view")
         return EventsStreamReader(self._events(), schema)
 
-    def _view(self) -> str:
-        view = self.options.get("view", "jobs").lower()
-        if view not in VIEWS:
-            raise unknown("view", view, list(VIEWS))
-        return view
+    def _view(self) -> View:
+        said = self.options.get("view", "jobs").lower()
+        for view in VIEWS:
+            if said == view:
+                return view
+        raise unknown("view", said, list(VIEWS))
 
     def _events(self) -> EventsOptions:
         options = read_options(EventsOptions, self.options)

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from penstock.spark.events import Lines, batches, together
 from penstock.spark.options import EventsOptions
 from penstock.spark.segments import Segment, Stretch, cut, gone, line_end, path_of, segments
-from penstock.spark.views import arrow_schema, columns_of
+from penstock.spark.views import arrow_schema
 
 # By store: `segment` and `position` of the first byte that is unread, and how many segments were
 # `passed`. A store that it does not name was not there yet.
@@ -31,7 +31,7 @@ Offset = dict[str, dict[str, int]]
 class EventsStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def __init__(self, options: EventsOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = arrow_schema(schema, columns_of("events"))
+        self._schema = arrow_schema(schema, "events")
 
     def initialOffset(self) -> Offset:  # noqa: N802 # Spark's words, here and below
         return self._end({}) if self._options.starting == "latest" else {}
