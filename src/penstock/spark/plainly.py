@@ -14,6 +14,7 @@ from penstock.model.errors import PenstockError, Unavailable, by_code
 _CLASSES: Final = "|".join(cls.__name__ for cls in by_code().values())
 _OURS: Final = re.compile(rf"penstock\.model\.errors\.({_CLASSES}): (.*)$", re.MULTILINE)
 _FIELD: Final = re.compile(r"([A-Za-z_][\w.]*): (.*)")
+_RAISED: Final = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt): .+$", re.MULTILINE)
 MOST: Final = 500  # characters of what Spark itself has to say
 
 
@@ -44,6 +45,9 @@ def told_by(error: BaseException) -> PenstockError | None:
     if ours is not None:
         return _error(ours[1], ours[2].strip())
     sentence = text.strip().partition("\n")[0]
+    raised = _RAISED.findall(text)
+    if raised:  # in Python, by whoever: the end of the trace says what
+        sentence = raised[0].strip()
     return Unavailable(f"Spark says: {sentence[:MOST]}")
 
 

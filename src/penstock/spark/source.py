@@ -94,4 +94,4 @@ class PenstockSource(DataSource):
 
         options = read_options(WriteOptions, self.options)
         check_write(options)
-        return options, JobColumns.of(to_arrow_schema(schema), options)
+        return options, JobColumns.of(to_arrow_schema(schema, timezone="UTC"), options)

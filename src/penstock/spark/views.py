@@ -106,7 +106,7 @@ def arrow_schema(schema: StructType, view: View) -> Any:
     for field in schema.fields:
         if field.name not in VIEWS[view]:
             raise unknown("column", field.name, list(VIEWS[view]))
-    return to_arrow_schema(schema)
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def as_asked(column: Any, field: Any) -> Any:
