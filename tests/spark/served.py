@@ -13,12 +13,14 @@ from typing import TypeVar
 
 import msgspec
 
+from penstock.model.event import EventKind
 from penstock.model.job import Job
 from penstock.model.lifecycle import State
 from penstock.model.store import Store
 from penstock.open import open_store
 
 T = TypeVar("T")
+PATIENCE_S = 300  # with a Spark that starts on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,6 +48,18 @@ class Served(msgspec.Struct):
             return {state.value: n for state, n in info.counts.items() if n}
 
         return self.ask(counted)
+
+    def wait_for(self, queue: str, kind: EventKind, jobs: int) -> None:
+        """Until that has happened to so many jobs of the queue, or one of them more than once."""
+
+        async def watched(store: Store) -> None:
+            events = store.watch("default", queues=[queue], kinds=[kind])
+            (info,) = await store.queues("default", [queue])
+            happened = sum(info.counts.values())
+            while happened < jobs:
+                happened += len((await anext(events)).ids)
+
+        self.ask(lambda store: asyncio.wait_for(watched(store), PATIENCE_S))
 
     def jobs(self, queue: str, state: State | None = None) -> list[Job]:
         async def found(store: Store) -> list[Job]:

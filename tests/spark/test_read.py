@@ -154,7 +154,7 @@ def test_events_as_rows(spark: SparkSession, events: Path) -> None:
     frame = spark.read.format("penstock").option("view", "events").load(str(events))
     first, *rest = frame.orderBy("position").collect()
     assert [row.position for row in rest] == [2, 3, 9, 10]
-    assert (first.store, first.index, first.kind, first.tenant) == (STORE, 0, "completed", "acme")
+    assert (first.store, first["index"], first.kind, first.tenant) == (STORE, 0, "completed", "acme")
     assert (first["count"], [tuple(each) for each in first.ids]) == (12, [(1_000, 10), (1_500, 2)])
     assert (first.worker, first.task, first.held, first.bytes) == ("w1", "", False, 0)
     assert (first.claimed_at, first.pushed_at) == (None, dt.datetime(2027, 1, 15, 8, 0))
@@ -165,7 +165,7 @@ def test_events_as_rows(spark: SparkSession, events: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "said", "sentence"),
     [
-        (None, {"view": "job"}, "view: did you mean 'jobs'?"),
+        (None, {"view": "job"}, "view: 'job' is none of jobs, dead, queues, events"),
         (None, {"queue": None}, "queue: is required"),
         (None, {"url": "rocksdb:///jobs"}, "url: 'rocksdb:///jobs' is a store of one machine"),
         (None, {"state": "tired"}, "state: 'tired' is not one of held, blocked"),

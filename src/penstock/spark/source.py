@@ -16,7 +16,6 @@ from penstock.spark.options import (
     check_write,
     read_options,
     required,
-    unknown,
 )
 
 
@@ -62,7 +61,7 @@ class PenstockSource(DataSource):
         for view in VIEWS:
             if said == view:
                 return view
-        raise unknown("view", said, list(VIEWS))
+        raise Invalid(f"{said!r} is none of {', '.join(VIEWS)}", "view")
 
     def _events(self) -> EventsOptions:
         options = read_options(EventsOptions, self.options)

@@ -15,7 +15,12 @@ from operator import attrgetter
 from typing import Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from penstock.spark.events import Lines, batches, together
@@ -28,13 +33,17 @@ from penstock.spark.views import arrow_schema
 Offset = dict[str, dict[str, int]]
 
 
-class EventsStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def __init__(self, options: EventsOptions, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(schema, "events")
+        self._last: list[Segment] | None = None  # a run for what there is now ends with these
 
     def initialOffset(self) -> Offset:  # noqa: N802 # Spark's words, here and below
         return self._end({}) if self._options.starting == "latest" else {}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._last = segments(self._options.path)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxBytes(self._options.max_bytes_per_batch)
@@ -54,7 +63,8 @@ class EventsStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         Of several stores in one directory each gets its share, however much another has to read.
         """
         unread: list[tuple[str, list[Segment]]] = []
-        for store, found in groupby(segments(self._options.path), attrgetter("store")):
+        sealed = segments(self._options.path) if self._last is None else self._last
+        for store, found in groupby(sealed, attrgetter("store")):
             left = [each for each in found if _begin(start, each) < each.size]
             if left:
                 unread.append((store, left))
