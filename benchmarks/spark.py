@@ -57,8 +57,8 @@ class Nothing(DataSource):
 
 class _NothingWritten(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        for batch in iterator:
-            batch.num_rows
+        for _ in iterator:
+            pass
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -89,9 +89,9 @@ class _NothingRead(DataSourceReader):
 @contextmanager
 def served(store: str, directory: Path) -> Iterator[str]:
     url = store if store == "memory://" else f"{store}:///{directory}/jobs"
+    command = [sys.executable, "-m", "penstock.cli.main", "serve", "--url", url, "--json"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli.main", "serve", "--url", url, "--json"]
-        + ["--port", "0", "--no-http", "--shutdown-s", "0"],
+        [*command, "--port", "0", "--no-http", "--shutdown-s", "0"],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -110,41 +110,53 @@ def frames(spark: SparkSession, rows: int) -> dict[str, DataFrame]:
     numbers = spark.range(rows)
     return {
         "JSON text": numbers.selectExpr(f"{text} AS payload"),
-        "columns as JSON": numbers.selectExpr("id AS user", "'welcome' AS template", "'en' AS lang"),
+        "columns as JSON": numbers.selectExpr(
+            "id AS user", "'welcome' AS template", "'en' AS lang"
+        ),
         "bytes": numbers.selectExpr(f"CAST({text} AS BINARY) AS payload"),
     }
 
 
-def seconds(work: Callable[[], Any]) -> float:
+def seconds(work: Callable[..., None], *said: Any) -> float:
     began = time.perf_counter()
-    work()
+    work(*said)
     return time.perf_counter() - began
 
 
 def writes(spark: SparkSession, url: str, rows: int, rounds: int, directory: Path) -> list[Any]:
     found = []
     for form, frame in frames(spark, rows).items():
-        frame.limit(10_000).write.format("nothing").mode("append").save()  # workers are up
+        _nothing(frame.limit(10_000))  # workers are up
         samples = []
         for turn in range(rounds):
             queue = f"{form.replace(' ', '-')}.{turn}"
-            idle = seconds(lambda f=frame: f.write.format("nothing").mode("append").save())
-            ours = seconds(
-                lambda f=frame, q=queue: f.write.format("penstock")
-                .options(url=url, queue=q)
-                .mode("append")
-                .save()
-            )
-            file = seconds(
-                lambda f=frame, p=directory / queue: f.write.mode("overwrite").parquet(str(p))
-            )
+            idle = seconds(_nothing, frame)
+            ours = seconds(_jobs, frame, url, queue)
+            file = seconds(_parquet, frame, directory / queue)
             samples.append((rows / idle, rows / ours, rows / file))
-            emptied(spark, url, queue, rows)
+            emptied(url, queue, rows)
         found.append(_line(f"write {form}", samples))
     return found
 
 
-def emptied(spark: SparkSession, url: str, queue: str, rows: int) -> None:
+def _nothing(frame: DataFrame) -> None:
+    frame.write.format("nothing").mode("append").save()
+
+
+def _jobs(frame: DataFrame, url: str, queue: str) -> None:
+    frame.write.format("penstock").options(url=url, queue=queue).mode("append").save()
+
+
+def _parquet(frame: DataFrame, place: Path) -> None:
+    frame.write.mode("overwrite").parquet(str(place))
+
+
+def _read(frame: DataFrame) -> None:
+    """Every row comes as far as Spark, and no further."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def emptied(url: str, queue: str, rows: int) -> None:
     """All are there, once; and the next round begins with an empty server."""
     from penstock.spark.connection import Connection
     from penstock.spark.where import Where
@@ -155,20 +167,15 @@ def emptied(spark: SparkSession, url: str, queue: str, rows: int) -> None:
 
 def reads(spark: SparkSession, url: str, rows: int, rounds: int, directory: Path) -> list[Any]:
     frame = frames(spark, rows)["JSON text"]
-    frame.write.format("penstock").options(url=url, queue="read").mode("append").save()
-    frame.write.mode("overwrite").parquet(str(directory / "read"))
-    samples = []
-    for _ in range(rounds):
-        idle = spark.read.format("nothing").option("rows", rows).load()
-        ours = spark.read.format("penstock").options(url=url, queue="read")
-        ours = ours.schema("id bigint, payload string, state string").load()
-        file = spark.read.parquet(str(directory / "read"))
-        samples.append(
-            tuple(
-                rows / seconds(lambda f=each: f.write.format("noop").mode("overwrite").save())
-                for each in (idle, ours, file)
-            )
-        )
+    _jobs(frame, url, "read")
+    _parquet(frame, directory / "read")
+    jobs = spark.read.format("penstock").options(url=url, queue="read")
+    kinds = (
+        spark.read.format("nothing").option("rows", rows).load(),
+        jobs.schema("id bigint, payload string, state string").load(),
+        spark.read.parquet(str(directory / "read")),
+    )
+    samples = [tuple(rows / seconds(_read, kind) for kind in kinds) for _ in range(rounds)]
     return [_line("read jobs", samples)]
 
 

@@ -53,4 +53,4 @@ def session(master: str, settings: tuple[str, ...]) -> Any:
 
 
 if __name__ == "__main__":
-    {"write": write, "stream": stream}[sys.argv[1]](*sys.argv[2:])
+    (write if sys.argv[1] == "write" else stream)(*sys.argv[2:])

@@ -65,9 +65,11 @@ def test_more_option_sets_than_a_byte_counts() -> None:
 def test_the_buffers_of_a_slice_are_cut_where_it_is(kind: Any) -> None:
     texts = ["0", "11", "", "333", "44"]
     batch = pa.record_batch([pa.array(texts).cast(pa.binary()).cast(kind)], names=["payload"])
-    (run,) = runs(batch.slice(1, 3), codec="bytes" if "binary" in str(kind) else "json") if (
-        "binary" in str(kind)
-    ) else list_of(batch)
+    (run,) = (
+        runs(batch.slice(1, 3), codec="bytes" if "binary" in str(kind) else "json")
+        if ("binary" in str(kind))
+        else list_of(batch)
+    )
     assert list(run.payloads()) == [b"11", b"", b"333"]
 
 

@@ -84,7 +84,13 @@ def test_what_json_has_no_word_for_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.binary(), pa.list_(pa.binary()), pa.struct([("a", pa.binary())]), pa.month_day_nano_interval()]
+    "kind",
+    [
+        pa.binary(),
+        pa.list_(pa.binary()),
+        pa.struct([("a", pa.binary())]),
+        pa.month_day_nano_interval(),
+    ],
 )
 def test_a_type_without_a_form_is_refused_before_there_are_rows(kind: Any) -> None:
     with pytest.raises(Invalid, match="has no JSON form"):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,10 +44,8 @@ def program(*words: str) -> Iterator["subprocess.Popen[str]"]:
     try:
         yield process
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
@@ -134,4 +132,3 @@ def test_a_stream_whose_driver_is_killed_goes_on_where_it_was(
     with program(*words) as process:
         assert said(process, "done")
     assert numbers(server, "q", "position") == list(range(1, 601))
-

@@ -91,7 +91,12 @@ def test_classes_are_kept_from_a_run_that_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("master", "cores"),
-    [("local[3]", 3), ("local[2,4]", 2), ("local-cluster[2,3,1024]", 6), ("local[*]", os.cpu_count())],
+    [
+        ("local[3]", 3),
+        ("local[2,4]", 2),
+        ("local-cluster[2,3,1024]", 6),
+        ("local[*]", os.cpu_count()),
+    ],
 )
 def test_as_many_partitions_as_cores(master: str, cores: int) -> None:
     assert session.cores(master) == cores

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from penstock.model.errors import Invalid, Unavailable
 from penstock.model.job import JobError, JobSpec, Run
@@ -14,6 +13,8 @@ from penstock.model.store import Store
 from penstock.spark.plainly import plainly
 from tests.spark.log import STORE, seal
 from tests.spark.served import Served, served
+
+PUSHED = dt.datetime.fromisoformat("2027-01-15T08:00:00")  # as Spark says it: without a zone
 
 
 def read(spark: SparkSession, server: Served, schema: str | None = None, **said: Any) -> DataFrame:
@@ -90,7 +91,9 @@ def test_many_jobs_are_shared_out_and_read_once(
     server.ask(fill)
     frame = read(spark, server, "payload string, state string", queue=queue, partitions=4)
     assert frame.rdd.getNumPartitions() == 4
-    assert frame.select(F.sum(F.col("payload").cast("long")), F.count("*")).first() == (
+    assert frame.select(
+        functions.sum(functions.col("payload").cast("long")), functions.count("*")
+    ).first() == (
         sum(range(30_000)),
         30_000,
     )
@@ -154,10 +157,15 @@ def test_events_as_rows(spark: SparkSession, events: Path) -> None:
     frame = spark.read.format("penstock").option("view", "events").load(str(events))
     first, *rest = frame.orderBy("position").collect()
     assert [row.position for row in rest] == [2, 3, 9, 10]
-    assert (first.store, first["index"], first.kind, first.tenant) == (STORE, 0, "completed", "acme")
+    assert (first.store, first["index"], first.kind, first.tenant) == (
+        STORE,
+        0,
+        "completed",
+        "acme",
+    )
     assert (first["count"], [tuple(each) for each in first.ids]) == (12, [(1_000, 10), (1_500, 2)])
     assert (first.worker, first.task, first.held, first.bytes) == ("w1", "", False, 0)
-    assert (first.claimed_at, first.pushed_at) == (None, dt.datetime(2027, 1, 15, 8, 0))
+    assert (first.claimed_at, first.pushed_at) == (None, PUSHED)
     few = spark.read.format("penstock").option("view", "events").schema("at bigint, count bigint")
     assert tuple(few.load(str(events)).orderBy("at").first() or ()) == (1_800_000_000_001, 12)
 

@@ -53,7 +53,9 @@ def test_everything_that_is_sealed_is_read_once(events: Path) -> None:
     assert between(stream, end, later) == [(STORE, 30)]
 
 
-@given(st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(1, 3_000), st.integers(1, 999))
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(1, 3_000), st.integers(1, 999)
+)
 def test_batches_of_any_size_are_the_whole_and_nothing_twice(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], room: int, split: int
 ) -> None:
@@ -111,7 +113,7 @@ def test_pieces_are_cut_between_lines(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="path: .* does not exist here"):
+    with pytest.raises(Invalid, match=r"path: .* does not exist here"):
         reader(tmp_path / "nothing").latestOffset({}, ALL)
 
 

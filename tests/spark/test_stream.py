@@ -71,8 +71,7 @@ def test_a_micro_batch_whose_task_fails_is_pushed_once(
 
         context = TaskContext.get()
         assert context is not None
-        for batch in batches:
-            yield batch
+        yield from batches
         if context.attemptNumber() == 0:
             raise RuntimeError("the first attempt fails")
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from penstock.model.errors import Invalid, PenstockError, Unauthenticated, Unavailable
 from penstock.model.job import JobSpec
@@ -94,7 +93,9 @@ def test_a_payload_of_bytes_may_be_messagepack(
 
 
 def test_a_payload_that_is_a_struct(spark: SparkSession, server: Served, queue: str) -> None:
-    frame = spark.range(2).select(F.struct(F.col("id"), F.lit("x").alias("name")).alias("payload"))
+    frame = spark.range(2).select(
+        functions.struct(functions.col("id"), functions.lit("x").alias("name")).alias("payload")
+    )
     write(frame.coalesce(1), server, queue)
     assert server.payloads(queue) == [{"id": 0, "name": "x"}, {"id": 1, "name": "x"}]
 
@@ -105,10 +106,9 @@ def test_a_payload_that_is_a_struct(spark: SparkSession, server: Served, queue: 
 def test_every_column_that_says_something_about_a_job(
     spark: SparkSession, server: Served, queue: str
 ) -> None:
-    (known,) = server.ask(
-        lambda store: _pushed(store, f"{queue}.before")
-    )
-    due = dt.datetime(2040, 1, 2, 3, 4, 5, 678_000, tzinfo=dt.UTC)
+    (known,) = server.ask(lambda store: _pushed(store, f"{queue}.before"))
+    now = dt.datetime.now(dt.UTC)
+    due = now.replace(microsecond=678_000) + dt.timedelta(hours=1)
     row = {
         "payload": "1",
         "task": "welcome",
@@ -116,7 +116,7 @@ def test_every_column_that_says_something_about_a_job(
         "max_attempts": 5,
         "lease_ms": 60_000,
         "timeout_ms": 5_000,
-        "ttl_ms": 3_600_000,
+        "ttl_ms": 36_000_000,
         "on_conflict": "reject",
         "keep_key": "60000",
         "on_dependency_failure": "ignore",
@@ -219,7 +219,7 @@ def test_overwrite_replaces_what_is_not_active(
     async def take(store: Store) -> None:
         lease = await store.claim("default", [queue], 2)
         assert lease is not None
-        done, running = lease.ids
+        done, _ = lease.ids
         await store.ack("default", lease.token, [done])
 
     server.ask(take)
@@ -250,9 +250,7 @@ def test_a_task_that_fails_half_way_leaves_nothing_twice(
     assert found == list(range(60_000))
 
 
-def test_a_write_that_fails_leaves_nothing(
-    spark: SparkSession, server: Served, queue: str
-) -> None:
+def test_a_write_that_fails_leaves_nothing(spark: SparkSession, server: Served, queue: str) -> None:
     frame = spark.range(0, 40_000, 1, 2).selectExpr(
         "IF(id = 39999, raise_error('no more'), id) AS id"
     )
@@ -283,12 +281,20 @@ def test_a_row_that_the_store_refuses_ends_the_write_with_nothing_written(
         ("SELECT 1 AS a", {"codec": "xml"}, "codec: 'xml' is not one of json, msgpack, bytes"),
         ("SELECT 1 AS a", {"in_flight": "0"}, "in_flight: '0' is not a whole number"),
         ("SELECT 1 AS a", {"backoff": "{"}, "backoff: '{' is no backoff"),
-        ("SELECT 1 AS a", {"url": "sqlite:///jobs.db"}, "url: 'sqlite:///jobs.db' is a store of one"),
+        (
+            "SELECT 1 AS a",
+            {"url": "sqlite:///jobs.db"},
+            "url: 'sqlite:///jobs.db' is a store of one",
+        ),
         ("SELECT 1 AS a", {"url": "memory://"}, "run `penstock serve --url memory://`"),
         ("SELECT 1 AS a", {"codec": "bytes"}, "codec: bytes needs a column `payload`"),
         ("SELECT 1 AS priority", {}, "payload: there is no such column"),
         ("SELECT '1' AS payload, 2 AS b, 3 AS c", {}, "payload: is the payload, so b, c would be"),
-        ("SELECT 1 AS a, 'high' AS priority", {}, "priority: is a column of type string; it has to"),
+        (
+            "SELECT 1 AS a, 'high' AS priority",
+            {},
+            "priority: is a column of type string; it has to",
+        ),
         ("SELECT 1 AS a, 'soon' AS run_at", {}, "run_at: is a column of type string"),
         ("SELECT 1 AS a, 'x' AS tags", {}, "tags: is a column of type string"),
         ("SELECT X'00' AS a", {}, "a: is of type binary, which has no JSON form; base64() gives"),
@@ -312,9 +318,7 @@ def test_a_wrong_token_is_told_in_one_sentence(spark: SparkSession, tmp_path: An
     from penstock.server.auth import hash_of
 
     tokens = tmp_path / "tokens.toml"
-    tokens.write_text(
-        f'[[tokens]]\nname = "spark"\nhash = "{hash_of("right")}"\ntenant = "acme"\n'
-    )
+    tokens.write_text(f'[[tokens]]\nname = "spark"\nhash = "{hash_of("right")}"\ntenant = "acme"\n')
     tokens.chmod(0o600)
     with served("--tokens-file", str(tokens)) as server:
         said = {"url": server.url, "queue": "q"}

@@ -189,9 +189,7 @@ def _with_sides(kernel: "Kernel", tenant: str, held: HeldPush) -> Iterator[tuple
                 yield block.base + offset, side
 
 
-def _stretches(
-    kernel: "Kernel", tenant: str, held: HeldPush
-) -> Iterator[tuple[Block, int, int]]:
+def _stretches(kernel: "Kernel", tenant: str, held: HeldPush) -> Iterator[tuple[Block, int, int]]:
     """Where the jobs of a push lie, block by block: offsets from … to before …"""
     job_id, end = held.first, held.first + held.count
     while job_id < end:

@@ -108,9 +108,7 @@ class JobColumns(msgspec.Struct, frozen=True, kw_only=True):
             if not (whole and _is_bytes(schema.field(name).type)):
                 check_form(name, schema.field(name).type)
         said: dict[str, Any] = {
-            name: value
-            for name in SHARED
-            if (value := getattr(options, name, None)) is not None
+            name: value for name in SHARED if (value := getattr(options, name, None)) is not None
         }
         return cls(
             queue=options.queue,
@@ -173,7 +171,9 @@ class JobColumns(msgspec.Struct, frozen=True, kw_only=True):
         used, option_of = np.unique(codes, return_inverse=True)
         places = np.unravel_index(used, sizes)
         table = tuple(
-            _saying(options, {name: values[at[k]] for (name, values, _), at in _each(varied, places)})
+            _saying(
+                options, {name: values[at[k]] for (name, values, _), at in _each(varied, places)}
+            )
             for k in range(len(used))
         )
         if len(table) <= 256:

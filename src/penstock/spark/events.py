@@ -46,12 +46,12 @@ LINE: Final = pa.schema(
 )
 
 
-class Lines(InputPartition):  # type: ignore[misc]
+class Lines(InputPartition):
     def __init__(self, stretches: list[Stretch]) -> None:
         self.stretches = stretches
 
 
-class EventsReader(DataSourceReader):  # type: ignore[misc]
+class EventsReader(DataSourceReader):
     """The view `events`: every line of every sealed segment, as it lies there."""
 
     def __init__(self, options: EventsOptions, schema: StructType) -> None:
@@ -67,7 +67,8 @@ class EventsReader(DataSourceReader):  # type: ignore[misc]
         ]
         return together(stretches, options.split_bytes)
 
-    def read(self, partition: Lines) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Lines)
         for stretch in partition.stretches:
             yield from batches(stretch, self._schema)
 
@@ -95,15 +96,14 @@ def batches(stretch: Stretch, schema: Any) -> Iterator[Any]:
         table = pj.read_json(
             io.BytesIO(lines),
             read_options=pj.ReadOptions(use_threads=False, block_size=max(len(lines), 1 << 20)),
-            parse_options=pj.ParseOptions(
-                explicit_schema=LINE, unexpected_field_behavior="ignore"
-            ),
+            parse_options=pj.ParseOptions(explicit_schema=LINE, unexpected_field_behavior="ignore"),
         )
     except pa.ArrowInvalid as error:
         raise _blamed(stretch, lines, str(error)) from None
-    if any(table[name].null_count for name in ALWAYS) or pc.any(
-        pc.not_equal(table["v"], VERSION)
-    ).as_py():
+    if (
+        any(table[name].null_count for name in ALWAYS)
+        or pc.any(pc.not_equal(table["v"], VERSION)).as_py()
+    ):
         raise _blamed(stretch, lines, "something is missing")
     for piece in table.combine_chunks().to_batches():
         if not _counts_are_right(piece):

@@ -21,7 +21,12 @@ import msgspec
 from penstock.model.errors import Unavailable
 
 VERSIONS: Final = (17, 21, 25)  # that Spark 4 is made for
-USUAL: Final = ("/usr/lib/jvm", "/opt/java", "/opt/homebrew/opt", "/Library/Java/JavaVirtualMachines")
+USUAL: Final = (
+    "/usr/lib/jvm",
+    "/opt/java",
+    "/opt/homebrew/opt",
+    "/Library/Java/JavaVirtualMachines",
+)
 MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
 ANSWER_S: Final = 20.0
 

@@ -1,6 +1,5 @@
 """The data source `penstock`: what may be asked of it, checked before anything is done."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
@@ -21,8 +20,6 @@ from penstock.spark.options import (
 
 class PenstockSource(DataSource):
     """`spark.read`, `df.write`, `spark.readStream` and `df.writeStream`, by their options."""
-
-    options: Mapping[str, str]
 
     @classmethod
     def name(cls) -> str:

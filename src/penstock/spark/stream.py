@@ -12,9 +12,9 @@ is said to the log.
 from collections.abc import Iterator
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -33,7 +33,7 @@ from penstock.spark.views import arrow_schema
 Offset = dict[str, dict[str, int]]
 
 
-class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: EventsOptions, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(schema, "events")
@@ -98,7 +98,8 @@ class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
                 begin = since["position"] if until["segment"] == since["segment"] else 0
                 yield from cut(path, begin, until["position"], self._options.split_bytes)
 
-    def read(self, partition: Lines) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Lines)
         for stretch in partition.stretches:
             yield from batches(stretch, self._schema)
 
@@ -131,5 +132,5 @@ def _advance(end: Offset, store: str, left: list[Segment], share: int | None) ->
                 reached = {"segment": segment.sequence + 1, "position": 0}
         else:
             break
-        end[store] = cast(dict[str, int], reached | {"passed": passed})
+        end[store] = reached | {"passed": passed}
     return taken

@@ -117,7 +117,9 @@ def as_asked(column: Any, field: Any) -> Any:
             column = column.cast(_INSTANT)
         return column if column.type == kind else column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise Invalid(f"is of type {column.type} and cannot be read as {kind}", field.name) from None
+        raise Invalid(
+            f"is of type {column.type} and cannot be read as {kind}", field.name
+        ) from None
 
 
 def batch_of(rows: Sequence[Any], schema: Any, cells: dict[str, Callable[[Any, bool], Any]]) -> Any:
