@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -92,12 +93,12 @@ def sized(request: int, answer: int) -> bytes:
 
 
 @contextmanager
-def _process(*command: str) -> Iterator[str]:
-    """A child, and the first line that it prints."""
+def _process(*command: str) -> Iterator[tuple[int, str]]:
+    """A child: its id, and the first line that it prints."""
     child = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
-        yield child.stdout.readline()
+        yield child.pid, child.stdout.readline()
     finally:
         child.kill()
         child.wait()
@@ -106,9 +107,15 @@ def _process(*command: str) -> Iterator[str]:
 
 
 class Address(msgspec.Struct, frozen=True):
+    pid: int
     tcp: int
     http: int
     unix: str
+
+
+class Echo(msgspec.Struct, frozen=True):
+    pid: int
+    tcp: int
 
 
 @contextmanager
@@ -116,15 +123,31 @@ def serving(url: str, directory: Path) -> Iterator[Address]:
     unix = str(directory / "benchmark.sock")
     flags = ("--url", url, "--port", "0", "--http-port", "0", "--unix", unix, "--json")
     quiet = ("--log-level", "warning")
-    with _process("-m", "penstock.cli.main", "serve", *flags, *quiet) as said:
+    with _process("-m", "penstock.cli.main", "serve", *flags, *quiet) as (pid, said):
         where = json.loads(said)
-        yield Address(_port(where["tcp"]), _port(where["http"]), unix)
+        yield Address(pid, _port(where["tcp"]), _port(where["http"]), unix)
 
 
 @contextmanager
-def echoing() -> Iterator[int]:
-    with _process("-m", "benchmarks._server_echo") as said:
-        yield int(said)
+def echoing() -> Iterator[Echo]:
+    with _process("-m", "benchmarks._server_echo") as (pid, said):
+        yield Echo(pid, int(said))
+
+
+@contextmanager
+def on_one_core(*pids: int) -> Iterator[None]:
+    """These processes and this one share a core meanwhile, with all their threads."""
+    tasks = [Path(f"/proc/{pid}/task") for pid in (os.getpid(), *pids)]
+    threads = [int(thread.name) for task in tasks for thread in task.iterdir()]
+    before = {thread: os.sched_getaffinity(thread) for thread in threads}
+    try:
+        for thread in threads:
+            os.sched_setaffinity(thread, {min(before[thread])})
+        yield
+    finally:
+        for thread, cores in before.items():
+            with suppress(ProcessLookupError):  # it has ended since
+                os.sched_setaffinity(thread, cores)
 
 
 def _port(address: str) -> int:

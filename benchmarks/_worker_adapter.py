@@ -1,12 +1,12 @@
 """One process of a subject: it pushes as it is told, or it works.
 
-    python -m benchmarks._worker_adapter MODULE work URL STAMPS JOBS
-    python -m benchmarks._worker_adapter MODULE produce URL STAMPS
+    python -m benchmarks._worker_adapter SUBJECT work URL STAMPS JOBS
+    python -m benchmarks._worker_adapter SUBJECT produce URL STAMPS
 
 This runs in the environment of the subject, which has neither Penstock nor its dependencies: the
-standard library and uvloop are all it may import. MODULE says how to push and how to work, see
-`Subject`; what is measured, and with which clock, is here and so the same for all. STAMPS is a
-FIFO through which the worker tells the producer when a job started; CLOCK_MONOTONIC is one clock
+standard library and uvloop are all it may import. SUBJECT is a module, or one and a name in it, that
+says how to push and how to work, see `Subject`; what is measured, and with which clock, is here and
+so the same for all. STAMPS is a FIFO through which the worker tells the producer when a job started; CLOCK_MONOTONIC is one clock
 for all processes of a machine.
 """
 
@@ -32,7 +32,9 @@ STAMP: Final = struct.Struct("dd")
 PATIENCE_S: Final = 60.0
 PAUSE_S: Final = (0.002, 0.005)  # after a start: the worker acknowledges and is idle again
 
-Started = Callable[[], None]
+
+class Started(Protocol):
+    def __call__(self, jobs: int = 1, /) -> None: ...
 
 
 class Producer(NamedTuple):
@@ -42,7 +44,7 @@ class Producer(NamedTuple):
 
 
 class Subject(Protocol):
-    """What a module `_worker_<subject>` has."""
+    """What a module `_worker_<subject>`, or an object in it, has."""
 
     PACKAGES: Sequence[str]  # whose versions belong beside the figures
 
@@ -56,7 +58,11 @@ class Subject(Protocol):
 
 
 class Stamps:
-    """Counts starts; from the last of the expected ones on, tells when the first was and this."""
+    """Counts starts; from the last of the expected ones on, tells when the first was and this.
+
+    What a worker fetches before its first start is not on this clock, so the expected jobs have to
+    be many times what it fetches at once.
+    """
 
     def __init__(self, path: str, jobs: int) -> None:
         self._fd = os.open(path, os.O_WRONLY)
@@ -64,12 +70,14 @@ class Stamps:
         self._last = jobs - 1
         self._first = 0.0
 
-    def started(self) -> None:
+    def started(self, jobs: int = 1, /) -> None:
         now = time.monotonic()
         number = next(self._numbers)
+        if jobs > 1:  # a batch, of which one at a time begins
+            self._numbers = count(number + jobs)
         if number == 0:
             self._first = now
-        if number >= self._last:
+        if number + jobs > self._last:
             os.write(self._fd, STAMP.pack(self._first, now))
 
 
@@ -148,8 +156,10 @@ def _answer(said: object) -> None:
 
 
 def main() -> None:
-    module, role, url, path, *jobs = sys.argv[1:]
-    subject = cast(Subject, import_module(f"benchmarks.{module}"))
+    where, role, url, path, *jobs = sys.argv[1:]
+    module, _, name = where.partition(":")
+    found: Any = import_module(f"benchmarks.{module}")
+    subject = cast(Subject, getattr(found, name) if name else found)
     if role == "work":
         subject.work(url, Stamps(path, int(jobs[0])).started)
     else:

@@ -1,6 +1,6 @@
-"""The other job queues: what each is run with, and the environment that it is installed in.
+"""The subjects: what each is run with, and the environment that the other queues are installed in.
 
-Settings are the best that were found for a no-op on a machine with two cores. An environment is
+Settings of the others are the best that were found for a no-op on a machine with two cores. An environment is
 made on first use, from pins with hashes, in a directory that git ignores; none of it is ever a
 dependency of Penstock.
 """
@@ -19,15 +19,17 @@ ENVIRONMENTS: Final = HERE / ".peers"
 
 BULK: Final = 1_000  # jobs of one call that pushes many
 
-Broker = Literal["redis", "postgres", "postgres-late", "relay"]
+Broker = Literal["redis", "postgres", "postgres-late", "relay", "memory", "sqlite"]
 
 MEMORY: Final = "none: Redis without persistence"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peer:
+class Entry:
+    """A subject as it is run."""
+
     name: str
-    module: str
+    module: str  # or one and a name in it: see `_worker_adapter`
     environment: str  # peers-<environment>.txt says what is in it; "" is Penstock's own
     broker: Broker
     settings: str
@@ -41,23 +43,23 @@ class Peer:
     def jobs(self) -> int:
         return self.alone + self.bulk
 
-    def scaled(self, share: float) -> "Peer":
+    def scaled(self, share: float) -> "Entry":
         """The same with fewer jobs, whole calls of many among them."""
         bulk = max(BULK, int(self.bulk * share) // BULK * BULK) if self.bulk else 0
         return replace(self, alone=max(2, int(self.alone * share)), bulk=bulk)
 
 
-PEERS: Final = (
-    Peer(
+PEERS: Final[tuple[Entry, ...]] = (
+    Entry(
         name="Celery",
         module="_worker_celery",
         environment="main",
         broker="redis",
         settings="solo pool, prefetch 64, results ignored, no gossip, mingle, heartbeat",
         durability=MEMORY,
-        alone=1_000,
+        alone=700,
     ),
-    Peer(
+    Entry(
         name="Dramatiq",
         module="_worker_dramatiq",
         environment="main",
@@ -66,7 +68,7 @@ PEERS: Final = (
         durability=MEMORY,
         alone=3_000,
     ),
-    Peer(
+    Entry(
         name="RQ",
         module="_worker_rq",
         environment="main",
@@ -77,7 +79,7 @@ PEERS: Final = (
         bulk_by="enqueue_many",
         spare=2_000,
     ),
-    Peer(
+    Entry(
         name="arq",
         module="_worker_arq",
         environment="older-redis",
@@ -88,7 +90,7 @@ PEERS: Final = (
         bulk=1_000,
         bulk_by="gather",
     ),
-    Peer(
+    Entry(
         name="TaskIQ",
         module="_worker_taskiq",
         environment="main",
@@ -99,7 +101,7 @@ PEERS: Final = (
         bulk=1_000,
         bulk_by="gather",
     ),
-    Peer(
+    Entry(
         name="SAQ",
         module="_worker_saq",
         environment="older-redis",
@@ -110,7 +112,7 @@ PEERS: Final = (
         bulk=1_000,
         bulk_by="gather",
     ),
-    Peer(
+    Entry(
         name="Huey",
         module="_worker_huey",
         environment="main",
@@ -119,7 +121,7 @@ PEERS: Final = (
         durability=MEMORY,
         alone=2_000,
     ),
-    Peer(
+    Entry(
         name="PgQueuer",
         module="_worker_pgqueuer",
         environment="main",
@@ -127,10 +129,10 @@ PEERS: Final = (
         settings="asyncpg, batch_size 500, shared_buffers 256 MB, uvloop",
         durability="fsync at every commit",
         alone=500,
-        bulk=8_000,
+        bulk=12_000,
         bulk_by="enqueue of lists",
     ),
-    Peer(
+    Entry(
         name="PgQueuer late",
         module="_worker_pgqueuer",
         environment="main",
@@ -138,12 +140,59 @@ PEERS: Final = (
         settings="as PgQueuer",
         durability="synchronous_commit off: fsync within 0.6 s",
         alone=500,
-        bulk=8_000,
+        bulk=12_000,
         bulk_by="enqueue of lists",
     ),
 )
 
-RELAY: Final = Peer(
+OURS: Final[tuple[Entry, ...]] = (
+    Entry(
+        name="Penstock",
+        module="_worker_penstock:ASYNC",
+        environment="",
+        broker="memory",
+        settings="async task, concurrency 100, result off",
+        durability="none: memory://",
+        alone=500,
+        bulk=40_000,
+        bulk_by="apush_many",
+    ),
+    Entry(
+        name="Penstock SQLite",
+        module="_worker_penstock:ASYNC",
+        environment="",
+        broker="sqlite",
+        settings="as Penstock",
+        durability="fsync before every answer",
+        alone=500,
+        bulk=40_000,
+        bulk_by="apush_many",
+    ),
+    Entry(
+        name="Penstock threads",
+        module="_worker_penstock:THREADS",
+        environment="",
+        broker="memory",
+        settings="plain function in threads, concurrency 100, result off",
+        durability="none: memory://",
+        alone=500,
+        bulk=10_000,
+        bulk_by="apush_many",
+    ),
+    Entry(
+        name="Penstock batch",
+        module="_worker_penstock:BATCHES",
+        environment="",
+        broker="memory",
+        settings="async task with batch 1,000, result off",
+        durability="none: memory://",
+        alone=500,
+        bulk=400_000,
+        bulk_by="apush_many",
+    ),
+)
+
+RELAY: Final = Entry(
     name="relay",
     module="_worker_relay",
     environment="",
@@ -154,7 +203,7 @@ RELAY: Final = Peer(
 )
 
 
-def pythons(peers: Sequence[Peer]) -> dict[str, str]:
+def pythons(peers: Sequence[Entry]) -> dict[str, str]:
     """The interpreter of each environment that these need, which is made if it is not there."""
     names = dict.fromkeys(peer.environment for peer in peers)
     found = {}

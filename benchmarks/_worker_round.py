@@ -10,8 +10,9 @@ from math import nan
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from benchmarks._server_client import serving
 from benchmarks._worker_brokers import Postgres, redis, relay
-from benchmarks._worker_peers import BULK, HERE, Peer
+from benchmarks._worker_peers import BULK, HERE, Entry
 
 
 class Round(NamedTuple):
@@ -39,7 +40,7 @@ class Rounds:
         self._turn = 0
         self.versions: dict[str, dict[str, str]] = {}  # of a subject's packages, once it has run
 
-    def run(self, peer: Peer) -> Round:
+    def run(self, peer: Entry) -> Round:
         self._turn += 1
         stamps = self._directory / f"stamps-{self._turn}"
         os.mkfifo(stamps)
@@ -71,13 +72,18 @@ class Rounds:
         )
 
     @contextmanager
-    def _broker(self, peer: Peer) -> Iterator[str]:
+    def _broker(self, peer: Entry) -> Iterator[str]:
         if peer.broker == "redis":
             with redis() as url:
                 yield url
         elif peer.broker == "relay":
             with relay() as url:
                 yield url
+        elif peer.broker in {"memory", "sqlite"}:
+            file = f"sqlite:///{self._directory}/{self._turn}.db"
+            url = "memory://" if peer.broker == "memory" else file
+            with serving(url, self._directory) as server:
+                yield f"penstock://127.0.0.1:{server.tcp}"
         else:
             assert self._postgres is not None
             late = ("synchronous_commit=off",) if peer.broker == "postgres-late" else ()
@@ -97,7 +103,7 @@ def _working(command: list[str], log: IO[str]) -> Iterator[None]:
 class Producing:
     """The producer of a subject, which does what it is asked and says how long it took."""
 
-    def __init__(self, command: list[str], peer: Peer, log: IO[str]) -> None:
+    def __init__(self, command: list[str], peer: Entry, log: IO[str]) -> None:
         self._peer = peer
         self._log = log
         self._child = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Workers of the other job queues beside a bare relay: drain, enqueue-to-start, pushes.
+"""Our worker beside those of the other job queues and a bare relay: drain, push to start, pushes.
 
     python -m benchmarks.worker [--quick] [--peers celery,rq]
 
@@ -9,7 +9,9 @@ are installed on first use, into `benchmarks/.peers/`.
 
 import argparse
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,10 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks._bars import LIMIT, THEIRS, Bar, Chart, svg
+from benchmarks._bars import OURS as OUR_COLOUR
 from benchmarks._measure import (
     RESULTS,
+    TARGET_HEADINGS,
     Figure,
     Report,
+    Target,
     interleave,
     machine,
     ratio,
@@ -32,27 +37,38 @@ from benchmarks._measure import (
 )
 from benchmarks._worker_adapter import PAUSE_S, PAYLOAD
 from benchmarks._worker_brokers import postgres_program
-from benchmarks._worker_peers import BULK, HERE, PEERS, RELAY, Peer, pythons
+from benchmarks._worker_peers import BULK, HERE, OURS, PEERS, RELAY, Entry, pythons
 from benchmarks._worker_round import Round, Rounds
 
 ROUNDS: Final = 5
 STARTS: Final = 100  # jobs of a round whose starts are timed
 
 
-def figures_of(peer: Peer, samples: list[tuple[float, ...]]) -> list[Figure]:
+def figures_of(peer: Entry, samples: list[tuple[float, ...]]) -> list[Figure]:
     found = []
     for at, what in enumerate(Round._fields):
         unit = "jobs/s" if what in {"push", "push_many", "drain"} else "ms"
         values = tuple(sample[at] for sample in samples)
         if not any(map(isnan, values)):
-            settings = {"subject": peer.name, "what": what, "jobs": peer.jobs}
+            settings = {
+                "subject": peer.name,
+                "what": what,
+                "jobs": peer.jobs,
+                "settings": peer.settings,
+                "durability": peer.durability,
+            }
             found.append(Figure(f"{peer.name} · {what}", unit, values, settings))
     return found
 
 
-def report_drains(report: Report, peers: Sequence[Peer]) -> None:
-    rates = {peer: report.pick(subject=peer.name, what="drain") for peer in peers}
-    fastest = max(rates.values(), key=lambda rate: rate.median)
+def report_drains(report: Report, ours: Sequence[Entry], peers: Sequence[Entry]) -> None:
+    rates = {peer: report.pick(subject=peer.name, what="drain") for peer in (*ours, *peers)}
+    best = max(peers, key=lambda peer: rates[peer].median)
+    fastest = rates[best]
+    for name, bound in (("Penstock", 5.0), ("Penstock batch", 100.0)):
+        over = report.pick(subject=name, what="drain")
+        what = f"drain of {name} ÷ {best.name}, the fastest peer"
+        report.targets.append(Target(what, ratio(what, over, fastest), bound, at_least=True))
     rows = []
     for peer, rate in rates.items():
         share = ratio("", rate, fastest)
@@ -67,13 +83,16 @@ def report_drains(report: Report, peers: Sequence[Peer]) -> None:
             ]
         )
     report.say("## Drain: jobs a second between the first and the last start, one worker process")
-    report.say(table(["", "rate", "spread", "of the fastest", "jobs", "durability"], rows))
+    report.say(table(["", "rate", "spread", "÷ fastest peer", "jobs", "durability"], rows))
 
 
-def report_starts(report: Report, peers: Sequence[Peer]) -> None:
+def report_starts(report: Report, ours: Sequence[Entry], peers: Sequence[Entry]) -> None:
     rows = []
     limit = report.pick(subject=RELAY.name, what="start_p50")
-    for peer in (RELAY, *peers):
+    over = report.pick(subject="Penstock", what="start_p50")
+    what = "push to start ÷ relay, p50"
+    report.targets.append(Target(what, ratio(what, over, limit), 2.5, at_least=False))
+    for peer in (RELAY, *ours, *peers):
         half = report.pick(subject=peer.name, what="start_p50")
         most = report.pick(subject=peer.name, what="start_p99")
         times = ratio("", half, limit)
@@ -83,9 +102,9 @@ def report_starts(report: Report, peers: Sequence[Peer]) -> None:
     report.say(table(["", "p50", "spread", "p99", "p50 ÷ relay"], rows))
 
 
-def report_pushes(report: Report, peers: Sequence[Peer]) -> None:
+def report_pushes(report: Report, ours: Sequence[Entry], peers: Sequence[Entry]) -> None:
     rows = []
-    for peer in peers:
+    for peer in (*ours, *peers):
         rate = report.pick(subject=peer.name, what="push")
         half = report.pick(subject=peer.name, what="push_p50")
         most = report.pick(subject=peer.name, what="push_p99")
@@ -102,10 +121,10 @@ def report_pushes(report: Report, peers: Sequence[Peer]) -> None:
 
 
 def report_settings(
-    report: Report, peers: Sequence[Peer], versions: dict[str, dict[str, str]]
+    report: Report, everybody: Sequence[Entry], versions: dict[str, dict[str, str]]
 ) -> None:
     rows = []
-    for peer in (RELAY, *peers):
+    for peer in everybody:
         used = ", ".join(f"{name} {number}" for name, number in versions[peer.name].items())
         rows.append([peer.name, used, peer.settings, peer.durability])
     report.say("## What each was run with")
@@ -119,26 +138,27 @@ def _us(ms: float) -> str:
 # -- the whole -------------------------------------------------------------------------------------
 
 
-def plot(report: Report, peers: Sequence[Peer]) -> str:
-    def bar(peer: Peer, what: str) -> Bar:
+def plot(report: Report, ours: Sequence[Entry], peers: Sequence[Entry]) -> str:
+    def bar(peer: Entry, what: str) -> Bar:
         figure = report.pick(subject=peer.name, what=what)
         text = shown(figure.median, "jobs/s") if figure.unit == "jobs/s" else _us(figure.median)
         low, high = figure.low, figure.high
-        return Bar(peer.name, figure.median, low, high, LIMIT if peer is RELAY else THEIRS, text)
+        colour = LIMIT if peer is RELAY else OUR_COLOUR if peer in ours else THEIRS
+        return Bar(peer.name, figure.median, low, high, colour, text)
 
     return svg(
         [
-            Chart("drain", "jobs per second", [bar(peer, "drain") for peer in peers]),
+            Chart("drain", "jobs per second", [bar(peer, "drain") for peer in (*ours, *peers)]),
             Chart(
                 "push to start, idle worker, p50",
                 "milliseconds",
-                [bar(peer, "start_p50") for peer in (RELAY, *peers)],
+                [bar(peer, "start_p50") for peer in (RELAY, *ours, *peers)],
             ),
         ]
     )
 
 
-def chosen_peers(names: str) -> tuple[Peer, ...]:
+def chosen_peers(names: str) -> tuple[Entry, ...]:
     if not names:
         return PEERS
     wanted = [name.strip().lower() for name in names.split(",")]
@@ -150,7 +170,7 @@ def chosen_peers(names: str) -> tuple[Peer, ...]:
     return tuple(p for p in PEERS if any(p.name.lower().startswith(name) for name in wanted))
 
 
-def server_versions(peers: Sequence[Peer]) -> str:
+def server_versions(peers: Sequence[Entry]) -> str:
     """Of Redis and PostgreSQL, as they say it themselves."""
     programs = []
     if any(peer.broker == "redis" for peer in peers):
@@ -172,12 +192,15 @@ def main() -> None:
     parser.add_argument("--peers", default="", help="only these, by how their names begin")
     parser.add_argument("--directory", type=Path, help="where PostgreSQL keeps its files")
     chosen = parser.parse_args()
-    peers = chosen_peers(chosen.peers)
+    # Told to end, it unwinds: servers, workers and directories go with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    ours, peers = OURS, chosen_peers(chosen.peers)
     subprocess.run([HERE.parent / "tools" / "peers.sh"], check=True)
-    environments = pythons((*peers, RELAY))
+    environments = pythons((*ours, *peers, RELAY))
     rounds, starts = (1, 40) if chosen.quick else (ROUNDS, STARTS)
     if chosen.quick:
-        peers = tuple(peer.scaled(0.3) for peer in peers)
+        ours = tuple(each.scaled(0.3) for each in ours)
+        peers = tuple(each.scaled(0.3) for each in peers)
     began, report = time.monotonic(), Report()
     with tempfile.TemporaryDirectory(prefix="penstock-", dir=chosen.directory) as name:
         report.say("# The workers")
@@ -195,20 +218,23 @@ def main() -> None:
         )
         postgres = any(peer.broker.startswith("postgres") for peer in peers)
         runner = Rounds(Path(name), environments, starts, postgres)
-        subjects = {peer.name: (lambda peer=peer: runner.run(peer)) for peer in (RELAY, *peers)}
+        everybody = (RELAY, *ours, *peers)
+        subjects = {peer.name: (lambda peer=peer: runner.run(peer)) for peer in everybody}
         taken = interleave(subjects, rounds)
-    for peer in (RELAY, *peers):
+    for peer in everybody:
         report.figures += figures_of(peer, taken[peer.name])
-    report_drains(report, peers)
-    report_starts(report, peers)
-    report_pushes(report, peers)
-    report_settings(report, peers, runner.versions)
+    report_drains(report, ours, peers)
+    report_starts(report, ours, peers)
+    report_pushes(report, ours, peers)
+    report_settings(report, everybody, runner.versions)
+    report.say("## Targets")
+    report.say(table(TARGET_HEADINGS, [target.row() for target in report.targets]))
     report.say(f"{'Quick run' if chosen.quick else 'Run'} of {time.monotonic() - began:.0f} s.")
     if chosen.quick or chosen.peers:
         return  # what a full run found stays
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "worker.md").write_text("\n\n".join(report.parts) + "\n", encoding="utf-8")
-    (RESULTS / "worker.svg").write_text(plot(report, peers), encoding="utf-8")
+    (RESULTS / "worker.svg").write_text(plot(report, ours, peers), encoding="utf-8")
     write_json("worker", report.figures, report.targets, rounds=rounds, versions=runner.versions)
 
 

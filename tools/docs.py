@@ -16,7 +16,7 @@ from penstock import settings
 from penstock.model.lifecycle import ENDED, TRANSITIONS, DeadReason, Happening, State, mermaid
 from penstock.protocol.compatible import COMPATIBLE
 from penstock.protocol.native import NATIVE
-from tools import commands, wire
+from tools import commands, spark_page, wire
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOCOL = Path("docs/protocol.md")  # written by hand, but for what the code says
@@ -35,6 +35,7 @@ def generated() -> dict[Path, str]:
         Path("docs/reference/cli.md"): commands.page(),
         Path("docs/reference/lifecycle.md"): lifecycle_page(),
         Path("docs/reference/settings.md"): settings_page(),
+        Path("docs/reference/spark.md"): spark_page.page(),
         PROTOCOL: wire.page((ROOT / PROTOCOL).read_text(encoding="utf-8"), NATIVE, COMPATIBLE),
     }
 

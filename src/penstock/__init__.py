@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from penstock.client.app import Penstock
     from penstock.client.backoff import at_once, exponential, fixed, linear, waits
     from penstock.client.context import Context
+    from penstock.client.crons import CronMessage, CronService
+    from penstock.client.delayed import DelayedQueue, Offer
     from penstock.client.errors import (
+        BadResult,
         BlocksTheLoop,
         Dead,
         JobFailed,
@@ -38,6 +41,11 @@ _WHERE = {
     "linear": "backoff",
     "waits": "backoff",
     "Context": "context",
+    "CronMessage": "crons",
+    "CronService": "crons",
+    "DelayedQueue": "delayed",
+    "Offer": "delayed",
+    "BadResult": "errors",
     "BlocksTheLoop": "errors",
     "Dead": "errors",
     "JobFailed": "errors",
@@ -55,12 +63,17 @@ _WHERE = {
 }
 
 __all__ = [
+    "BadResult",
     "BlocksTheLoop",
     "Context",
+    "CronMessage",
+    "CronService",
     "Dead",
+    "DelayedQueue",
     "Flow",
     "JobFailed",
     "Middleware",
+    "Offer",
     "Penstock",
     "PushedFlow",
     "PushedJob",

@@ -1,28 +1,28 @@
-"""url → Store: the one place that knows which stores there are."""
+"""url → Store: the one place that knows which stores there are.
+
+A store is imported when it is opened: the client of a server needs no kernel.
+"""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from penstock.events.log import EventLog
-from penstock.events.segments import Rules
+from penstock.events.log import EventLog, event_log
 from penstock.model.errors import Invalid
 from penstock.model.event import EventSink
 from penstock.model.policy import DEFAULT_CAPS, Caps
 from penstock.model.store import Store
 from penstock.stores.clock import Clock, SystemClock
-from penstock.stores.durable import open_durable
-from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.finishing import in_a_thread
-from penstock.stores.journal.base import Journal
 from penstock.stores.journal.settings import Settings
-from penstock.stores.remote import RemoteStore
-from penstock.stores.shared import SharedStore
-from penstock.stores.target import target_of
+
+if TYPE_CHECKING:
+    from penstock.stores.embedded import EmbeddedStore
+    from penstock.stores.journal.base import Journal
 
 
 async def open_store(
@@ -57,12 +57,17 @@ async def open_store(
     if parts.scheme == "memory":
         if url != "memory://":
             raise Invalid(f"{url!r} names more than memory:// does", "url")
+        from penstock.stores.embedded import EmbeddedStore
+
         if isinstance(events, EventLog):
             await in_a_thread(events.begin, os.urandom(16).hex())
         return EmbeddedStore.in_memory(
             clock=clock, caps=caps, events=events, observer=observer, seed=seed
         )
     if parts.scheme in ("penstock", "penstock+unix"):
+        from penstock.stores.remote import RemoteStore
+        from penstock.stores.target import target_of
+
         if isinstance(events, EventLog):
             raise Invalid("a server keeps its own events: penstock serve --events DIR", "events")
         store = RemoteStore(target_of(url, None if "@" in parts.netloc else token))
@@ -73,10 +78,18 @@ async def open_store(
     if settings.events:
         if events is not None:
             raise Invalid("the url has an event log already", "events")
-        events = _event_log(settings)
+        events = event_log(
+            settings.events,
+            seal_s=settings.events_seal_s,
+            keep_s=settings.events_keep_s,
+            keep_bytes=settings.events_keep_bytes,
+        )
     sink = events
 
-    async def own() -> EmbeddedStore:
+    async def own() -> "EmbeddedStore":
+        from penstock.stores.durable import open_durable
+        from penstock.stores.embedded import EmbeddedStore
+
         engine = await open_durable(
             _journal(url, parts.scheme, path),
             path,
@@ -91,12 +104,14 @@ async def open_store(
 
     if not share or settings.mode == "ro":
         return await own()
+    from penstock.stores.shared import SharedStore
+
     shared = SharedStore(path, own)
     await shared.open()
     return shared
 
 
-def journal_at(url: str) -> tuple[Journal, Path]:
+def journal_at(url: str) -> "tuple[Journal, Path]":
     """The journal of a durable store, not open, and where it lies."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
@@ -105,13 +120,13 @@ def journal_at(url: str) -> tuple[Journal, Path]:
     return _journal(url, parts.scheme, path), path
 
 
-def _sqlite(path: Path) -> Journal:
+def _sqlite(path: Path) -> "Journal":
     from penstock.stores.journal.sqlite import SqliteJournal
 
     return SqliteJournal(path)
 
 
-def _rocksdb(path: Path) -> Journal:
+def _rocksdb(path: Path) -> "Journal":
     try:
         from penstock.stores.journal.rocksdb import RocksJournal
     except ModuleNotFoundError as error:
@@ -123,10 +138,10 @@ def _rocksdb(path: Path) -> Journal:
     return RocksJournal(path)
 
 
-JOURNALS: Final[dict[str, Callable[[Path], Journal]]] = {"sqlite": _sqlite, "rocksdb": _rocksdb}
+JOURNALS: Final[dict[str, Callable[[Path], "Journal"]]] = {"sqlite": _sqlite, "rocksdb": _rocksdb}
 
 
-def _journal(url: str, scheme: str, path: Path) -> Journal:
+def _journal(url: str, scheme: str, path: Path) -> "Journal":
     make = JOURNALS.get(scheme)
     if make is not None:
         return make(path)
@@ -157,12 +172,3 @@ def _settings(query: str) -> Settings:
         return msgspec.convert(said, Settings, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         raise Invalid(f"the url's settings are wrong: {error}", "url") from None
-
-
-def _event_log(settings: Settings) -> EventLog:
-    rules = Rules(
-        seal_s=settings.events_seal_s,
-        keep_s=settings.events_keep_s,
-        keep_bytes=settings.events_keep_bytes,
-    )
-    return EventLog(settings.events, rules)

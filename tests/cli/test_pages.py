@@ -17,7 +17,7 @@ PAGES = {
 }
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES["README"] = README.partition("## A shell\n")[2].partition("\n## ")[0]
-LATER = {"worker"}  # has a page before it is a command
+LATER: set[str] = set()  # pages of commands that are not there yet
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""The SDK: tasks, pushes, results, and running them in tests."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.events import segments as module
 from penstock.events.log import EventLog
 from penstock.events.reader import read
 from penstock.events.segment import Place
@@ -42,8 +41,8 @@ class Disk:
         self._write, self._fsync = os.write, os.fsync
         self.full = self.broken = False
         self.refused = threading.Event()
-        monkeypatch.setattr(module.os, "write", self.write)
-        monkeypatch.setattr(module.os, "fsync", self.fsync)
+        monkeypatch.setattr(os, "write", self.write)
+        monkeypatch.setattr(os, "fsync", self.fsync)
 
     def write(self, handle: int, data: bytes) -> int:
         if self.full:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.events import segments as module
 from penstock.events.segment import Place
 from penstock.events.segments import Rules, Segments
 from penstock.model.event import Mark
@@ -151,7 +150,7 @@ def test_a_write_that_fails_halfway_leaves_a_file_of_which_the_whole_lines_stay(
         write(handle, given[: len(data) * 2 // 3])
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr(module.os, "write", half)
+    monkeypatch.setattr(os, "write", half)
     with pytest.raises(OSError, match="no room"):
         segments.append(data, 2)
     monkeypatch.undo()
@@ -172,7 +171,7 @@ def test_a_sync_that_fails_ends_the_segment(
     def fails(handle: int) -> None:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(module.os, "fsync", fails)
+    monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(OSError, match="broken"):
         getattr(segments, step)()
     assert segments.left
@@ -192,14 +191,17 @@ def test_nothing_is_written_where_the_store_needs_the_room(tmp_path: Path) -> No
 def test_a_child_of_the_process_does_not_keep_the_segment(tmp_path: Path) -> None:
     segments = Segments(tmp_path, STORE, ROOMY)
     segments.append(lines_of(1), 1)
-    reads, writes = os.pipe()
+    (reads, writes), (hears, says) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writes)
+        os.write(says, b"!")
         os.read(reads, 1)  # until the parent is done
         os._exit(0)
+    os.read(hears, 1)
     segments.let_go()  # as its death does
     assert Segments(tmp_path, STORE, ROOMY).mark == Mark(1, 0)
     os.close(writes)
     os.waitpid(child, 0)
-    os.close(reads)
+    for handle in (reads, hears, says):
+        os.close(handle)

@@ -424,6 +424,28 @@ def test_a_finished_checkpoint_means_that_its_events_were_synced(tmp_path: Path)
     assert all(at and steps[at - 1] == "events synced" for at in finals)
 
 
+@each_store
+def test_checkpoints_go_on_beside_the_event_log(scheme: str, tmp_path: Path) -> None:
+    """Also where nobody asks for a sync but they themselves."""
+    url = url_of(scheme, tmp_path, durability="os", checkpoint_records=10)
+
+    async def scenario() -> list[int]:
+        store = await opened(url, events=log_in(tmp_path))
+        keeper = store.engine.keeper
+        assert keeper is not None
+        ids: list[int] = []
+        while keeper.checkpointer.last.number < 5:
+            ids += await push(store)
+        await crash(store)
+        store = await opened(url, events=log_in(tmp_path))
+        await store.close()
+        return ids
+
+    ids = asyncio.run(scenario())
+    assert told(tmp_path) == ids
+    assert not told_gaps(tmp_path)
+
+
 def test_specs_of_every_kind_are_told(tmp_path: Path) -> None:
     """What a line says of a job that has everything."""
 

@@ -15,9 +15,7 @@ from tests.oracle.world import OracleCron, OracleJob, Version, World
 LATE_MS = 60_000  # `missed="none"` cancels what is later than this
 
 
-def put(
-    world: World, caps: Caps, tenant: str, spec: CronSpec, refresh: bool = False
-) -> CronInfo:
+def put(world: World, caps: Caps, tenant: str, spec: CronSpec, refresh: bool = False) -> CronInfo:
     place = (tenant, spec.name)
     config_hash = schedule.config_hash(spec)
     with world.all_or_nothing():

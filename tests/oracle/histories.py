@@ -254,7 +254,7 @@ STEPS: dict[str, tuple[int, Callable[[Dice], dict[str, Any]]]] = {
         lambda d: {
             "tenant": d.tenant(),
             "spec": d.cron(),
-            "drop": d.one_of(False, False, True),
+            "how": d.one_of("put", "put", "refresh", "drop"),
         },
     ),
     "advance": (14, lambda d: {"ms": d.one_of(1, 10, 25, 50, 50, 100, 300, 1_000, 90_000)}),

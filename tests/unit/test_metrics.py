@@ -206,7 +206,7 @@ def test_without_the_library_the_answer_says_what_to_install(
 
 def test_every_metric_is_documented_and_every_documented_one_exists(tmp_path: Path) -> None:
     async def run() -> str:
-        store = await opened(f"sqlite:///{tmp_path}/store")
+        store = await opened(f"sqlite:///{tmp_path}/store?events={tmp_path}/events")
         text = await Metrics(store).text()
         await store.close()
         return text

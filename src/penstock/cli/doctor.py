@@ -6,7 +6,6 @@ It opens a store for reading only, whoever owns it, and changes nothing.
 import importlib.metadata
 import json
 import platform
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,18 +16,19 @@ from penstock.kernel.read import totals
 from penstock.model.errors import PenstockError
 from penstock.model.policy import DEFAULT_CAPS
 from penstock.open import journal_at
+from penstock.spark.needs import needs
 from penstock.stores.backup import inspect
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.ownership import owner_of
 from penstock.stores.journal.recovery import recover
 from penstock.stores.journal.space import file_system
 
-PARTS: Final = ("msgspec", "apsw", "cronsim", "uvloop", "rocksdict", "typer", "pyspark")
+PARTS: Final = ("msgspec", "apsw", "cronsim", "uvloop", "rocksdict", "typer")
 
 
 def doctor(url: str, *, check: bool, as_json: bool) -> int:
     """Answers the exit code: 0 if nothing is wrong."""
-    report: dict[str, Any] = {"machine": _machine()}
+    report: dict[str, Any] = {"machine": _machine(), "spark": needs()}
     problems: list[str] = []
     try:
         journal, path = journal_at(url)
@@ -56,7 +56,6 @@ def _machine() -> dict[str, Any]:
             found[part] = importlib.metadata.version(part)
         except importlib.metadata.PackageNotFoundError:
             found[part] = None
-    found["java"] = shutil.which("java")
     return found
 
 
@@ -95,7 +94,7 @@ def _state(journal: Journal) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    for title in ("machine", "store"):
+    for title in ("machine", "spark", "store"):
         if title in report:
             print(title)
             for name, value in report[title].items():
@@ -111,6 +110,8 @@ def _said(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return "; ".join(value) or "nothing"
     if isinstance(value, dict):
         return ", ".join(f"{name} {n:,}" for name, n in value.items()) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -97,7 +97,9 @@ def command(
     no_http: Annotated[
         bool | None, typer.Option("--no-http", help="Do not listen for HTTP.")
     ] = None,
-    cron: Annotated[bool | None, typer.Option("--cron/--no-cron", help="Keep crons going.")] = None,
+    cron: Annotated[
+        bool | None, typer.Option("--cron/--no-cron", help="Keep crons going, or not.")
+    ] = None,
     unix: Annotated[str | None, typer.Option(help="The path of a Unix socket.")] = None,
     shutdown_s: Annotated[
         float | None, typer.Option(help="How long to wait for active jobs at the end.")

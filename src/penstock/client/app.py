@@ -12,12 +12,24 @@ Nothing is opened before it is used; what is open is closed with the app, or wit
 
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Concatenate, Final, Self, TypedDict, TypeVar, Unpack, cast, overload
+from datetime import datetime
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from msgspec.structs import replace
 
 from penstock.client.context import Context
-from penstock.client.declare import Declare, DeclareBatch
+from penstock.client.declare import Anything, Declare, DeclareBatch
 from penstock.client.errors import UnknownTask
 from penstock.client.execute import BatchExecutor
 from penstock.client.home import Home
@@ -38,6 +50,9 @@ from penstock.model.schedule import (
     check_cron,
 )
 from penstock.model.store import Store
+
+if TYPE_CHECKING:
+    from penstock.client.testing import Testing
 
 DEFAULT_URL: Final = "sqlite:///penstock.db"
 TENANT: Final = "default"
@@ -79,6 +94,12 @@ class Penstock:
 
     # -- tasks -----------------------------------------------------------------------------------
 
+    @overload
+    def task(
+        self, handler: Callable[Concatenate[Anything, ...], Coroutine[Any, Any, T]], /
+    ) -> Task[..., T, Coroutine[Any, Any, T]]: ...
+    @overload
+    def task(self, handler: Callable[Concatenate[Anything, ...], T], /) -> Task[..., T, T]: ...
     @overload
     def task(
         self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
@@ -175,6 +196,19 @@ class Penstock:
             return task
 
         return declare
+
+    # -- tests -----------------------------------------------------------------------------------
+
+    def testing(
+        self, *, now: datetime | None = None, crons: bool = True, seed: int = 0
+    ) -> "Testing":
+        """`with app.testing() as t:` sends jobs to a store of the test's own, whose clock it moves.
+
+        See `penstock.client.testing`.
+        """
+        from penstock.client.testing import Testing
+
+        return Testing(self, now=now, crons=crons, seed=seed)
 
     # -- life ------------------------------------------------------------------------------------
 

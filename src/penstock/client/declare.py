@@ -13,9 +13,22 @@ from penstock.client.task import P, T, Task
 I = TypeVar("I")  # noqa: E741 - an item of a batch
 
 
+class Anything:
+    """What nobody annotates a parameter with: a handler that takes it first takes anything there,
+    be it that it has no annotations. It asks for no Context, and its arguments are not checked."""
+
+
 class Declare(Protocol):
     """What `@app.task(…)` is, waiting for its function."""
 
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Anything, ...], Coroutine[Any, Any, T]], /
+    ) -> "Task[..., T, Coroutine[Any, Any, T]]": ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Anything, ...], T], /
+    ) -> "Task[..., T, T]": ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /

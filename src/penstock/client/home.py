@@ -27,25 +27,35 @@ from penstock.model.errors import Unavailable
 from penstock.model.event import Event, EventKind
 from penstock.model.store import Store
 from penstock.model.wrapper import Call, Wrapper
-from penstock.open import open_store
 
 T = TypeVar("T")
 Opener = Callable[[], Awaitable[Store]]
 
 CLOSE_S: Final = 5.0  # at the end of the process
+LAST_TURNS: Final = 2  # of a loop that ends, in which its transports let go of their sockets
+
+
+async def _open_store(url: str) -> Store:
+    # Stores are half of the package; who only declares tasks, or runs them for a worker, needs none.
+    from penstock.open import open_store
+
+    return await open_store(url)
 
 
 class Home:
     """The store of one app and tenant, and the thread that it lives on."""
 
+    patient = True  # whether waiting for a job's end makes sense
+
     def __init__(self, url: str, tenant: str, opener: Opener | None = None) -> None:
         self.url = url
         self.tenant = tenant
-        self._opener = opener or (lambda: open_store(url))
+        self._opener = opener or (lambda: _open_store(url))
         self._lock = threading.Lock()
         self._thread: _Thread | None = None
         self._opened: Future[Store] | None = None
         self._store: Store | None = None  # once it is open
+        self._visits: dict[asyncio.AbstractEventLoop, AsyncIterator[None]] = {}  # of other loops
         self._left_behind: Any = None  # by a fork: the other process's, and not to be let go of
         _homes.add(self)
 
@@ -53,15 +63,33 @@ class Home:
 
     async def store(self) -> Store:
         """The store, for use on the running loop."""
-        if self._store is not None:
-            return self._store
+        store = self._store
+        if store is not None:
+            if asyncio.get_running_loop() not in self._visits:
+                await self._visited(store)
+            return store
         opened = self._open()
         # Shielded: it is opened for everybody, not for whoever came first and was cancelled.
         store = await asyncio.shield(asyncio.wrap_future(opened))
         with self._lock:
             if self._opened is opened:  # still
                 self._store = store
+        await self._visited(store)
         return store
+
+    async def _visited(self, store: Store) -> None:
+        """When the running loop ends, its connection to the store does.
+
+        Nothing tells us about the end of a loop, but `asyncio.run` closes the asynchronous
+        generators that were begun in it.
+        """
+        loop = asyncio.get_running_loop()
+        thread = self._thread
+        if thread is None or loop is not thread.loop:
+            for other in [each for each in self._visits if each.is_closed()]:
+                self._visits.pop(other, None)
+            visit = self._visits[loop] = _visit(self._visits, loop, store)
+            await anext(visit)
 
     # -- synchronous callers ---------------------------------------------------------------------
 
@@ -144,6 +172,7 @@ class Home:
         with self._lock:
             thread, opened = self._thread, self._opened
             self._thread = self._opened = self._store = None
+            self._visits = {}
             _open.discard(self)
             if thread is None:
                 return None
@@ -154,8 +183,9 @@ class Home:
         and whoever held the lock is not here."""
         self._lock = threading.Lock()
         if self._opened is not None or self._thread is not None:
-            self._left_behind = (self._left_behind, self._thread, self._opened)
+            self._left_behind = (self._left_behind, self._thread, self._opened, self._visits)
             self._thread = self._opened = self._store = None
+            self._visits = {}
 
 
 _homes: Final["weakref.WeakSet[Home]"] = weakref.WeakSet()
@@ -196,7 +226,6 @@ class _Thread(threading.Thread):
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
             self.loop.close()
 
@@ -212,7 +241,24 @@ async def _closed(opened: "Future[Store] | None") -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    await loop.shutdown_default_executor()  # a store reads its files there
     loop.call_soon(loop.call_soon, loop.stop)  # behind the answer to whoever waits for this
+
+
+async def _visit(
+    visits: dict[asyncio.AbstractEventLoop, AsyncIterator[None]],
+    loop: asyncio.AbstractEventLoop,
+    store: Store,
+) -> AsyncIterator[None]:
+    leave = getattr(store, "leave", None)  # of those that have something for every loop
+    try:
+        yield
+    finally:
+        visits.pop(loop, None)
+        if leave is not None:
+            await leave()
+            for _ in range(LAST_TURNS):
+                await asyncio.sleep(0)
 
 
 class _Reached(Wrapper):
@@ -220,47 +266,59 @@ class _Reached(Wrapper):
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._inner = store
-        self._there = loop
+        self.there = loop
 
     @property
     def inner(self) -> Store:
         return self._inner
 
     def _made(self, name: str, call: Call[T]) -> Call[T]:
-        return self._hop(call)
+        return self.hop(call)
 
-    async def _hop(self, call: Call[T]) -> T:
-        if asyncio.get_running_loop() is self._there:
+    async def hop(self, call: Call[T]) -> T:
+        if asyncio.get_running_loop() is self.there:
             return await call
         try:
-            future = asyncio.run_coroutine_threadsafe(call, self._there)
+            future = asyncio.run_coroutine_threadsafe(call, self.there)
         except RuntimeError:  # its loop has ended
             call.close()
             raise Unavailable("the store is closed") from None
         return await asyncio.wrap_future(future)
 
-    async def watch(
+    def watch(
         self,
         tenant: str,
         *,
         queues: Sequence[str] | None = None,
         kinds: Sequence[EventKind] | None = None,
     ) -> AsyncIterator[Event]:
-        events = self._inner.watch(tenant, queues=queues, kinds=kinds)
-        try:
-            while True:
-                try:
-                    yield await self._hop(_next(events))
-                except StopAsyncIteration:
-                    return
-        finally:
-            close = getattr(events, "aclose", None)
-            if close is not None:
-                await self._hop(close())
+        return _Events(self, lambda: self._inner.watch(tenant, queues=queues, kinds=kinds))
 
     async def close(self) -> None:
-        await self._hop(self._inner.close())
+        await self.hop(self._inner.close())
 
 
-async def _next(events: AsyncIterator[Event]) -> Event:
-    return await anext(events)
+class _Events(AsyncIterator[Event]):
+    """Events of a store of another thread, from the instant at which they were asked for."""
+
+    def __init__(self, store: _Reached, watch: Callable[[], AsyncIterator[Event]]) -> None:
+        self._hop = store.hop
+        self._events: Future[AsyncIterator[Event]] = Future()
+        # Behind what was said before this, and ahead of whatever is said next.
+        store.there.call_soon_threadsafe(lambda: self._events.set_result(watch()))
+
+    async def __anext__(self) -> Event:
+        return await self._hop(self._next())
+
+    async def aclose(self) -> None:
+        await self._hop(self._close())
+
+    # On the other thread.
+
+    async def _next(self) -> Event:
+        events: AsyncIterator[Event] = await asyncio.wrap_future(self._events)
+        return await anext(events)
+
+    async def _close(self) -> None:
+        events: Any = await asyncio.wrap_future(self._events)
+        await events.aclose()

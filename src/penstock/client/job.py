@@ -65,8 +65,8 @@ class PushedJob(Generic[T]):
             except Deadline:
                 if left is not None:
                     left -= wait
-                    if left <= 0:
-                        raise
+                if not self._home.patient or (left is not None and left <= 0):
+                    raise
 
     def result(self, timeout: Duration | None = None) -> T:
         return self._home.run(self.aresult(timeout), "result()", "aresult()")

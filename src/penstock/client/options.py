@@ -117,11 +117,12 @@ def _keep_key(said: Duration | str) -> Any:
     return said if said in ("live", "started", "retained") else duration_ms(said, "keep_key")
 
 
-def _instant_ms(said: datetime | int | None) -> int | None:
+def instant_ms(said: datetime | int | None, field: str = "run_at") -> int | None:
+    """Milliseconds since the epoch."""
     if not isinstance(said, datetime):
         return said
     if said.tzinfo is None:
-        raise Invalid("a datetime needs a time zone: datetime.now(UTC)", "run_at")
+        raise Invalid("a datetime needs a time zone: datetime.now(UTC)", field)
     # Exact, and up: never before the instant that was said.
     return -((_EPOCH - said) // _MILLISECOND)
 
@@ -161,7 +162,7 @@ _JOB: Final[dict[str, tuple[str, Any]]] = {
 _PLAN: Final[dict[str, tuple[str, Any]]] = {
     "queue": ("queue", None),
     "delay": ("delay_ms", lambda said: _maybe_ms(said, "delay")),
-    "run_at": ("run_at", _instant_ms),
+    "run_at": ("run_at", instant_ms),
     "key": ("key", None),
     "group": ("group", None),
     "headers": ("headers", None),

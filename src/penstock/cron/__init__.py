@@ -1,1 +1,1 @@
-"""Keeping crons going: `scheduler.py` installs their instants in time, `preview.py` shows them."""
+"""Keeping crons going: `scheduler.py` has their instants installed in time."""

@@ -46,17 +46,15 @@ class Buffer:
             else:
                 if self._gap is not None:
                     self._close_gap()
-                self._note(position)
-                self._events += events
-                if len(self._events) >= BULK or events[-1].data:
+                gathered = self._events
+                if not gathered and not self._chunks:
+                    self._first = position
+                self._last = position
+                gathered += events
+                if len(gathered) >= BULK or events[-1].data:
                     self._encode()
             awaited, self._awaited = self._awaited, False
             return awaited
-
-    def _note(self, position: int) -> None:
-        if not self._events and not self._chunks:
-            self._first = position
-        self._last = position
 
     def _encode(self) -> None:
         if self._events:
@@ -79,7 +77,9 @@ class Buffer:
         first, missing = self._gap
         self._gap = None
         self._encode()
-        self._note(missing.through)
+        if not self._chunks:
+            self._first = first
+        self._last = missing.through
         self._add(self._gap_line(first, missing, "dropped"))
 
     def _gap_line(self, first: int, missing: Missing, reason: str) -> bytes:

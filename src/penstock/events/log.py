@@ -95,6 +95,12 @@ class EventLog:
             self._ring = _nobody
 
 
+def event_log(directory: str, *, seal_s: float, keep_s: float, keep_bytes: int) -> EventLog | None:
+    """What settings say: none where no directory is named."""
+    rules = Rules(seal_s=seal_s, keep_s=keep_s, keep_bytes=keep_bytes)
+    return EventLog(directory, rules) if directory else None
+
+
 def _nobody() -> None:
     """Rings where nobody writes: what comes now comes after the end of a store."""
 

@@ -4,6 +4,7 @@ All of it blocks, and belongs to one thread. Any error leaves the file as it is;
 seals what is whole of it and begins another.
 """
 
+import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -107,8 +108,13 @@ class Segments:
         self.left = any(place.store == self._store for place, _ in open_in(self.directory))
 
     def _leave(self) -> None:
-        os.close(self._handle)
-        self._handle, self.path, self.left = -1, None, True
+        self._close()
+        self.left = True
+
+    def _close(self) -> None:
+        """The file is free at once, also if a child that was just forked still shares the lock."""
+        fcntl.flock(self._handle, fcntl.LOCK_UN)
+        self.let_go()
 
     def sync(self) -> None:
         """Everything appended is on stable storage."""
@@ -124,9 +130,10 @@ class Segments:
             raise
 
     def let_go(self) -> None:
-        """Of the file, as it is."""
+        """Of the file, as it is, but not of the lock for others who share it."""
         if self._handle >= 0:
-            self._leave()
+            os.close(self._handle)
+            self._handle, self.path = -1, None
 
     @property
     def due_s(self) -> float | None:
@@ -147,8 +154,7 @@ class Segments:
         except OSError:
             self._leave()
             raise
-        os.close(self._handle)
-        self._handle, self.path = -1, None
+        self._close()
         self.sealed += 1
         self._forget()
 

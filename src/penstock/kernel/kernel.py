@@ -439,9 +439,6 @@ class Kernel:
                 for part, helds in bulk.parts.items():
                     bulk.parts[part] = [held for held in helds if held.queue != queue.name]
 
-    def producer(self, tenant: str, name: str) -> Producer | None:
-        return self.producers.get((tenant, name))
-
     def remember(
         self, tenant: str, name: str, sequence: int, content: bytes, pushed: Pushed
     ) -> None:

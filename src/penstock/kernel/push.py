@@ -53,7 +53,7 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
 def _recalled(kernel: "Kernel", command: Push) -> Pushed | None:
     """The answer that this producer got for this sequence; None if it is new."""
     assert command.producer is not None
-    producer = kernel.producer(command.tenant, command.producer)
+    producer = kernel.producers.get((command.tenant, command.producer))
     if producer is None:
         if len(kernel.producers) >= kernel.caps.producers:
             raise Overloaded(f"{kernel.caps.producers} producers are remembered", "producer")

@@ -250,8 +250,10 @@ def pushed(kernel: "Kernel", queue: "Queue", first: int, count: int, *, held: bo
         at = block.base + hi
 
 
-def pushed_one(kernel: "Kernel", block: "Block", offset: int, due: int, size: int) -> None:
-    """The same for one plain job that is ready, of which all is known."""
+def pushed_alike(
+    kernel: "Kernel", block: "Block", offset: int, count: int, due: int, size: int
+) -> None:
+    """The same for plain jobs of one block that are ready and alike: all is known of them."""
     events, queue, now = kernel.events, block.queue, kernel.now
     assert events is not None
     options = block.options[block.opts[offset]]
@@ -261,7 +263,7 @@ def pushed_one(kernel: "Kernel", block: "Block", offset: int, due: int, size: in
             tenant=queue.tenant.name,
             queue=queue.name,
             at=now,
-            ids=Ids((IdRun(block.base + offset, 1),)),
+            ids=Ids((IdRun(block.base + offset, count),)),
             pushed_at=now,
             ready_at=due,
             run_at=due if due > now else 0,

@@ -73,8 +73,10 @@ def check_push(
     durability: object = None,
     *,
     contents: bool = True,
+    right: JobOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Without `contents` nobody looks into JSON: whoever the push is passed on to does."""
+    """Without `contents` nobody looks into JSON: whoever the push is passed on to does.
+    `right`: options that have passed before, and cannot have changed since."""
     check_tenant(tenant)
     if producer is not None or sequence is not None:
         check_producer(producer, sequence)
@@ -86,7 +88,7 @@ def check_push(
             raise Invalid(f"{show(part)} names a part, but there is no bulk", "part")
     if durability is not None:
         check_one_of(durability, "durability", ("fsync", "os"))
-    check_runs(runs, contents)
+    check_runs(runs, contents, right)
 
 
 def check_producer(producer: object, sequence: object) -> None:
@@ -106,9 +108,11 @@ def check_producer(producer: object, sequence: object) -> None:
     check_int(sequence, "sequence", 0, MAX_ID)
 
 
-def check_runs(runs: Sequence[Run], contents: bool = True) -> None:
+def check_runs(
+    runs: Sequence[Run], contents: bool = True, right: JobOptions = DEFAULT_OPTIONS
+) -> None:
     check_listed(runs, "runs")
-    if len(runs) == 1 and _is_plain(runs[0]):
+    if len(runs) == 1 and _is_plain(runs[0], right):
         if contents:
             _check_contents(runs[0])
         return
@@ -132,7 +136,7 @@ def check_runs(runs: Sequence[Run], contents: bool = True) -> None:
         before += len(run.ends)
 
 
-def _is_plain(run: Run) -> bool:
+def _is_plain(run: Run, right: JobOptions) -> bool:
     """Whether a run is right in the shortest way: its jobs differ in nothing but their payload.
 
     False says nothing against it. Single pushes are mostly this, and spend a third of the time here.
@@ -156,7 +160,7 @@ def _is_plain(run: Run) -> bool:
     if ends[-1] != len(data) or len(data) > MAX_PAYLOAD or (len(ends) > 1 and not _ascends(ends)):
         return False
     check_queue(run.queue)
-    if options[0] is not DEFAULT_OPTIONS:
+    if options[0] is not right and options[0] is not DEFAULT_OPTIONS:
         check_options(options[0])
     return True
 
@@ -344,6 +348,8 @@ def _guards() -> int:
 
 def _check_contents(run: Run) -> None:
     """JSON is looked into; the other codecs are opaque."""
+    if len(run.options) == 1 and run.options[0].codec != "json":
+        return
     codecs = {options.codec for options in run.options}
     if "json" not in codecs:
         return

@@ -77,9 +77,16 @@ class Frames:
                 if not self._partial and len(chunk) - at >= HEADER:
                     # Most messages come in one piece with their header.
                     begin = at + HEADER
-                    end = begin + self._judged(chunk[at:begin])
-                    if end <= len(chunk):
-                        self._go_on(chunk, end)
+                    length = int.from_bytes(chunk[at:begin], "big")
+                    if not 0 < length <= self.limit:
+                        raise self._bad(length)
+                    end = begin + length
+                    if end == len(chunk):
+                        chunks.popleft()
+                        self._at = 0
+                        return chunk[begin:]
+                    if end < len(chunk):
+                        self._at = end
                         return chunk[begin:end]
                     self._need = end - begin
                     self._partial += memoryview(chunk)[begin:]
@@ -89,7 +96,10 @@ class Frames:
                 self._partial += chunk[at:end]
                 self._go_on(chunk, end)
                 if len(self._partial) == HEADER:
-                    self._need = self._judged(self._partial)
+                    length = int.from_bytes(self._partial, "big")
+                    if not 0 < length <= self.limit:
+                        raise self._bad(length)
+                    self._need = length
                     self._partial = bytearray()
                 continue
             end = min(at + self._need - len(self._partial), len(chunk))
@@ -100,16 +110,12 @@ class Frames:
                 return whole
         return None
 
-    def _judged(self, header: Message) -> int:
-        length = int.from_bytes(header, "big")
+    def _bad(self, length: int) -> BadFrame:
         if not length:
-            raise BadFrame("a frame has no content")
-        if length > self.limit:
-            raise BadFrame(
-                f"a frame of {length} bytes; at most {self.limit} are allowed",
-                "payload_too_large",
-            )
-        return length
+            return BadFrame("a frame has no content")
+        return BadFrame(
+            f"a frame of {length} bytes; at most {self.limit} are allowed", "payload_too_large"
+        )
 
     # -- lines -----------------------------------------------------------------------------------
 

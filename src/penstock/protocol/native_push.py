@@ -68,8 +68,8 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
         principal = session.principal
         for run in runs:
             principal.require("push", run.queue)
-        if not principal.everywhere:
-            waited_for = (ids for run in runs if run.depends_on for ids in run.depends_on)
+        waited_for = [ids for run in runs if run.depends_on for ids in run.depends_on]
+        if waited_for:
             named = chain.from_iterable(waited_for)
             await require_dependencies(principal, session.store, tenant, named)
         if self.bulk is not None:

@@ -112,6 +112,12 @@ def packed_run(run: Run) -> PushedJobs:
     )
 
 
+def packed_plain(run: Run) -> PushedJobs:
+    """The same for a run whose jobs differ in nothing but their payload: half of the time."""
+    ends = pack_ends(run.ends)
+    return PushedJobs(queue=run.queue, data=run.data, ends=ends, options=run.options)
+
+
 def _listed(values: Sequence[Any] | None) -> list[Any] | None:
     return None if values is None else list(values)
 

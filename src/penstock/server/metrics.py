@@ -298,6 +298,7 @@ def _of_store(gathered: Gathered) -> "Iterator[Metric]":
         ("penstock_journal_lag_records", "Records that are not safe yet.", "journal_lag", 1),
         ("penstock_fsync_seconds", "A synced write of the journal, smoothed.", "commit_ms", 1000),
         ("penstock_disk_free_bytes", "Free space where the store lies.", "free_bytes", 1),
+        ("penstock_events_buffered_bytes", "Event lines not written yet.", "events_buffered", 1),
     ):
         if key in detail:
             yield GaugeMetricFamily(name, meaning, value=detail[key] / per_s)
@@ -305,6 +306,7 @@ def _of_store(gathered: Gathered) -> "Iterator[Metric]":
         ("penstock_store_retries", "Attempts to reach the store that were repeated.", "retries"),
         ("penstock_journal_syncs", "Synced writes of the journal.", "syncs"),
         ("penstock_journal_batches", "Writes of the journal.", "batches"),
+        ("penstock_events_dropped", "Events that the event log lost.", "events_dropped"),
     ):
         if key in detail or key == "retries":  # an embedded store has nobody to reach
             yield CounterMetricFamily(name, meaning, value=detail.get(key, 0))

@@ -11,8 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from penstock.cron.scheduler import Scheduler
-from penstock.events.log import EventLog
-from penstock.events.segments import Rules
+from penstock.events.log import event_log
 from penstock.model.errors import Invalid, Unavailable
 from penstock.open import open_store
 from penstock.protocol.access import DEFAULT_TENANT, Authenticator
@@ -60,7 +59,13 @@ class Server:
         jobs = job_log(settings.log_format, settings.log_level)
         observer = meter if jobs is None else Observers(meter, jobs)
         async with AsyncExitStack() as undo:
-            store = await open_store(settings.url, events=event_log(settings), observer=observer)
+            events = event_log(
+                settings.events,
+                seal_s=settings.events_seal_s,
+                keep_s=settings.events_keep_s,
+                keep_bytes=settings.events_keep_bytes,
+            )
+            store = await open_store(settings.url, events=events, observer=observer)
             undo.push_async_callback(store.close)
             telemetry = Telemetry(store, meter)
             tenants = [token.tenant for token in tokens if token.tenant != "*"]
@@ -120,17 +125,6 @@ class Server:
         for failure in failures:
             if isinstance(failure, BaseException):
                 raise failure
-
-
-def event_log(settings: Settings) -> EventLog | None:
-    if not settings.events:
-        return None
-    rules = Rules(
-        seal_s=settings.events_seal_s,
-        keep_s=settings.events_keep_s,
-        keep_bytes=settings.events_keep_bytes,
-    )
-    return EventLog(settings.events, rules)
 
 
 def check_bind(settings: Settings, authenticator: Authenticator) -> None:

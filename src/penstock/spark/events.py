@@ -8,7 +8,6 @@ import io
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,12 +15,13 @@ import pyarrow.json as pj
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.events.segment import VERSION, decode
 from penstock.model.errors import Invalid
 from penstock.spark.options import EventsOptions
 from penstock.spark.segments import Stretch, content, cut, segments
-from penstock.spark.views import arrow_schema, as_asked, columns_of
+from penstock.spark.views import arrow_schema, as_asked
 
-VERSION: Final = 1
+ALWAYS: Final = ("v", "store", "position", "index", "kind", "tenant", "queue", "at")
 TIMES: Final = ("at", "pushed_at", "ready_at", "claimed_at", "run_at")
 _IDS: Final = pa.list_(pa.list_(pa.int64()))
 
@@ -46,28 +46,29 @@ LINE: Final = pa.schema(
 )
 
 
-class Lines(InputPartition):  # type: ignore[misc]
+class Lines(InputPartition):
     def __init__(self, stretches: list[Stretch]) -> None:
         self.stretches = stretches
 
 
-class EventsReader(DataSourceReader):  # type: ignore[misc]
+class EventsReader(DataSourceReader):
     """The view `events`: every line of every sealed segment, as it lies there."""
 
     def __init__(self, options: EventsOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = arrow_schema(schema, columns_of("events"))
+        self._schema = arrow_schema(schema, "events")
 
     def partitions(self) -> list[Lines]:
         options = self._options
         stretches = [
             stretch
             for segment in segments(options.path)
-            for stretch in cut(options.path, segment, 0, segment.size, options.split_bytes)
+            for stretch in cut(segment.path, 0, segment.size, options.split_bytes)
         ]
         return together(stretches, options.split_bytes)
 
-    def read(self, partition: Lines) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Lines)
         for stretch in partition.stretches:
             yield from batches(stretch, self._schema)
 
@@ -99,9 +100,14 @@ def batches(stretch: Stretch, schema: Any) -> Iterator[Any]:
         )
     except pa.ArrowInvalid as error:
         raise _blamed(stretch, lines, str(error)) from None
-    if pc.any(pc.not_equal(pc.fill_null(table["v"], 0), VERSION)).as_py():
-        raise _blamed(stretch, lines, "a version that is not known")
-    for piece in table.to_batches():
+    if (
+        any(table[name].null_count for name in ALWAYS)
+        or pc.any(pc.not_equal(table["v"], VERSION)).as_py()
+    ):
+        raise _blamed(stretch, lines, "something is missing")
+    for piece in table.combine_chunks().to_batches():
+        if not _counts_are_right(piece):
+            raise _blamed(stretch, lines, "counts and ids differ")
         columns = [as_asked(_column(piece, field.name), field) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -117,48 +123,40 @@ def _column(piece: Any, name: str) -> Any:
 
 
 def _ranges(column: Any) -> Any:
-    """[[first, count], …] as structs: two numbers each, so that they lie in turn."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    pairs = column.flatten()
-    numbers = pairs.flatten().to_numpy(zero_copy_only=False)
-    if len(numbers) != 2 * len(pairs):
-        raise Invalid("has a range that is not a first id and a count", "ids")
+    """[[first, count], …] as structs."""
+    offsets, numbers = _numbers(column)
     ranges = pa.StructArray.from_arrays(
         [pa.array(numbers[0::2], pa.int64()), pa.array(numbers[1::2], pa.int64())],
         names=["first", "count"],
     )
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), ranges)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), ranges)
 
 
-class _Line(msgspec.Struct):
-    """What makes a line an event. The rest has types that Arrow knows."""
+def _numbers(column: Any) -> tuple[Any, Any]:
+    """Where the ranges of each event begin, and those of all as numbers: first, count, first …"""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    numbers = column.flatten().flatten().to_numpy(zero_copy_only=False)
+    return np.concatenate(([0], np.cumsum(lengths))), numbers
 
-    v: int
-    store: str
-    position: int
-    kind: str
-    tenant: str
-    queue: str
-    at: int
-    ids: list[tuple[int, int]] = []
+
+def _counts_are_right(piece: Any) -> bool:
+    """Whether every event is about as many jobs as its ranges are."""
+    ids = piece.column("ids")
+    offsets, numbers = _numbers(ids)
+    if len(numbers) != 2 * offsets[-1]:
+        return False
+    sums = np.concatenate(([0], np.cumsum(numbers[1::2])))
+    said = pc.fill_null(piece.column("count"), 0).to_numpy(zero_copy_only=False)
+    return bool(np.array_equal(said, sums[offsets[1:]] - sums[offsets[:-1]]))
 
 
 def _blamed(stretch: Stretch, lines: bytes, otherwise: str) -> Invalid:
     """Look for the line that is wrong, to name it."""
-    decode = msgspec.json.Decoder(_Line).decode
     place = stretch.begin
     for line in lines.splitlines(keepends=True):
-        why = ""
-        if line.strip():
-            try:
-                version = decode(line).v
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                why = str(error)
-            else:
-                if version != VERSION:
-                    why = f"version {version}; this release reads version {VERSION}"
-        if why:
-            return Invalid(f"{stretch.path} has no event at byte {place}: {why}", "events")
+        try:
+            decode(line)
+        except ValueError as error:
+            return Invalid(f"{stretch.path} has no event at byte {place}: {error}", "events")
         place += len(line)
     return Invalid(f"{stretch.path} cannot be read as events: {otherwise}", "events")

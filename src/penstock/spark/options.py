@@ -23,7 +23,8 @@ View: TypeAlias = Literal["jobs", "dead", "queues", "events"]
 Starting: TypeAlias = Literal["earliest", "latest"]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
-VIEWS: Final = get_args(View)
+SPARKS: Final = frozenset({"checkpointlocation"})  # said to Spark, and passed on to us
+VIEWS: Final[tuple[View, ...]] = get_args(View)
 
 T = TypeVar("T", bound="Reaching | EventsOptions")
 
@@ -117,16 +118,16 @@ class EventsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     split_bytes: Annotated[Count, _says("About how much of the log one task reads.")] = 16 << 20
 
 
-def read_options(kind: type[T], said: Mapping[str, str], also: frozenset[str] = frozenset()) -> T:
-    """The options as `kind` has them; those in `also` are somebody else's business."""
+def read_options(kind: type[T], said: Mapping[str, str]) -> T:
+    """The options as `kind` has them."""
     known = get_type_hints(kind, include_extras=True)
     values: dict[str, Any] = {}
     for key, value in said.items():
         name = key.lower()
-        if name in also:
+        if name in SPARKS:
             continue
         if name not in known:
-            raise unknown("option", name, [*known, *also])
+            raise unknown("option", name, list(known))
         try:
             values[name] = msgspec.convert(value, known[name], strict=False)
         except msgspec.ValidationError:

@@ -30,7 +30,7 @@ LEAST: Final = 4_096  # ids that are worth a task
 Cell = Callable[[Any, bool], Any]
 
 
-class Stretch(InputPartition):  # type: ignore[misc]
+class Stretch(InputPartition):
     """Ids from `first` to before `end`."""
 
     def __init__(self, first: int, end: int) -> None:
@@ -38,14 +38,14 @@ class Stretch(InputPartition):  # type: ignore[misc]
         self.end = end
 
 
-class JobsReader(DataSourceReader):  # type: ignore[misc]
+class JobsReader(DataSourceReader):
     """The views `jobs` and `dead`."""
 
     def __init__(self, options: JobsOptions, schema: StructType) -> None:
         checks.check_queue(options.queue)
         self._options = options
         self._state = State.DEAD if options.view == "dead" else options.state
-        self._schema = arrow_schema(schema, list(CELLS))
+        self._schema = arrow_schema(schema, options.view)
 
     def partitions(self) -> list[Stretch]:
         with Connection(self._options.where, patience_s=0) as store:
@@ -58,7 +58,8 @@ class JobsReader(DataSourceReader):  # type: ignore[misc]
             Stretch(begin, min(begin + size, last + 1)) for begin in range(first, last + 1, size)
         ]
 
-    def read(self, partition: Stretch) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Stretch)
         cursor: int | None = partition.first
         with Connection(self._options.where) as store:
             while cursor is not None and cursor < partition.end:
@@ -151,17 +152,17 @@ def _last_error(job: Job, what: str) -> str | None:
     return getattr(job.errors[-1], what) if job.errors else None
 
 
-class QueuesReader(DataSourceReader):  # type: ignore[misc]
+class QueuesReader(DataSourceReader):
     """The view `queues`: one row each, as they are at one instant."""
 
     def __init__(self, options: JobsOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = arrow_schema(schema, list(QUEUE_CELLS))
+        self._schema = arrow_schema(schema, "queues")
 
-    def partitions(self) -> list[Stretch]:
-        return [Stretch(0, 0)]
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(None)]
 
-    def read(self, partition: Stretch) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
         names = [self._options.queue] if self._options.queue else None
 
         async def queues(store: Store, tenant: str) -> list[QueueInfo]:

@@ -1,26 +1,26 @@
-"""The event log as files: which sealed segments a directory has, and stretches of their lines.
+"""Stretches of the event log: bytes of sealed segments, cut between lines.
 
-A sealed segment never changes, so a stretch of one, said in bytes, is the same whenever it is read.
-Stretches begin and end between lines. What is still being written has another name and is not seen.
+A sealed segment never changes, so a stretch of one is the same whenever it is read. What is still
+being written has another name and is not seen.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
+from penstock.events.segment import Place, sealed_in
 from penstock.model.errors import Invalid, NotFound, Unavailable
 
-NAME: Final = re.compile(r"events-([0-9a-f]{32})-(\d{12})\.jsonl")
 LOOK: Final = 64 << 10  # bytes read at a time to find the end of a line
 
 
-class Segment(msgspec.Struct, frozen=True, order=True):
+class Segment(msgspec.Struct, frozen=True):
     store: str
-    sequence: int
-    size: int = 0
+    sequence: int  # ascends within a store; not every number is there
+    path: str
+    size: int
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -32,30 +32,33 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 def segments(directory: str) -> list[Segment]:
-    """Those that are sealed, by store and in order."""
-    place = Path(directory)
+    """Those that are sealed now: store by store, in the order they were written."""
+    found = []
     try:
-        found = [
-            Segment(match[1], int(match[2]), entry.stat().st_size)
-            for entry in place.iterdir()
-            if (match := NAME.fullmatch(entry.name))
-        ]
+        for place, path in sealed_in(Path(directory)):
+            size = _size(path)
+            if size is not None:
+                found.append(Segment(place.store, place.sequence, str(path), size))
     except FileNotFoundError:
-        if place.exists():  # retention took a segment away between the two looks
-            return segments(directory)
         raise Invalid(f"{directory!r} does not exist here", "path") from None
     except OSError as error:
         raise Invalid(f"{directory!r} cannot be read: {error}", "path") from None
-    return sorted(found)
+    return found
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # retention was faster
+        return None
 
 
 def path_of(directory: str, store: str, sequence: int) -> str:
-    return str(Path(directory) / f"events-{store}-{sequence:012}.jsonl")
+    return str(Path(directory) / Place(store, sequence).sealed)
 
 
-def cut(directory: str, segment: Segment, begin: int, end: int, size: int) -> Iterator[Stretch]:
-    """A stretch of a segment in pieces of about that size, between lines."""
-    path = path_of(directory, segment.store, segment.sequence)
+def cut(path: str, begin: int, end: int, size: int) -> Iterator[Stretch]:
+    """A stretch of a segment in pieces of about that size."""
     while begin < end:
         until = end if end - begin <= size + size // 2 else line_end(path, begin + size, end)
         yield Stretch(path, begin, until)
@@ -63,14 +66,11 @@ def cut(directory: str, segment: Segment, begin: int, end: int, size: int) -> It
 
 
 def line_end(path: str, place: int, end: int) -> int:
-    """Where the line ends that has the byte before `place`; `end` if none does before it."""
+    """Where the line ends that has the byte before `place`; `end`, if no line does before it."""
+    at = place - 1
     with _opened(path) as file:
-        file.seek(place - 1)
-        at = place - 1
-        while at < end:
-            read = file.read(min(LOOK, end - at))
-            if not read:
-                break
+        file.seek(at)
+        while at < end and (read := file.read(min(LOOK, end - at))):
             found = read.find(b"\n")
             if found >= 0:
                 return at + found + 1
@@ -87,14 +87,18 @@ def content(stretch: Stretch) -> bytes:
     return read
 
 
-def _opened(path: str):  # type: ignore[no-untyped-def] # a binary file
+def _opened(path: str) -> BinaryIO:
     try:
         return Path(path).open("rb")
     except FileNotFoundError:
-        raise NotFound(
-            f"{path} is gone: retention deleted it before it was read; keep events longer, or start"
-            " anew with another checkpoint",
-            "path",
-        ) from None
+        raise gone(path) from None
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error}") from None
+
+
+def gone(what: str) -> NotFound:
+    return NotFound(
+        f"{what} is gone: retention deleted it before it was read; keep events for longer, or begin"
+        " anew with another checkpoint",
+        "path",
+    )

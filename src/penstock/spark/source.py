@@ -1,6 +1,5 @@
 """The data source `penstock`: what may be asked of it, checked before anything is done."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
@@ -11,18 +10,16 @@ from penstock.spark.options import (
     VIEWS,
     EventsOptions,
     JobsOptions,
+    View,
     WriteOptions,
     check_write,
     read_options,
     required,
-    unknown,
 )
 
 
 class PenstockSource(DataSource):
     """`spark.read`, `df.write`, `spark.readStream` and `df.writeStream`, by their options."""
-
-    options: Mapping[str, str]
 
     @classmethod
     def name(cls) -> str:
@@ -30,10 +27,10 @@ class PenstockSource(DataSource):
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def schema(self) -> StructType:
-        from penstock.spark.views import SCHEMAS
+    def schema(self) -> str:
+        from penstock.spark.views import schema_of
 
-        return SCHEMAS[self._view()]
+        return schema_of(self._view())
 
     def reader(self, schema: StructType) -> Any:
         from penstock.spark.events import EventsReader
@@ -56,11 +53,12 @@ class PenstockSource(DataSource):
             raise Invalid(f"{self._view()} is no stream; events is", "view")
         return EventsStreamReader(self._events(), schema)
 
-    def _view(self) -> str:
-        view = self.options.get("view", "jobs").lower()
-        if view not in VIEWS:
-            raise unknown("view", view, list(VIEWS))
-        return view
+    def _view(self) -> View:
+        said = self.options.get("view", "jobs").lower()
+        for view in VIEWS:
+            if said == view:
+                return view
+        raise Invalid(f"{said!r} is none of {', '.join(VIEWS)}", "view")
 
     def _events(self) -> EventsOptions:
         options = read_options(EventsOptions, self.options)
@@ -92,4 +90,4 @@ class PenstockSource(DataSource):
 
         options = read_options(WriteOptions, self.options)
         check_write(options)
-        return options, JobColumns.of(to_arrow_schema(schema), options)
+        return options, JobColumns.of(to_arrow_schema(schema, timezone="UTC"), options)

@@ -1,119 +1,107 @@
 """The event log as a stream: `spark.readStream` with `view` = `events`.
 
-An offset says for each store how far its segments were read: the sequence of one and a byte of it.
-It names what is sealed and nothing else, so that whatever lies between two offsets is the same however
-often Spark asks for it. `commit` frees nothing: retention is the log's own business.
+An offset says for each store how far its segments were read: from which segment on, and from which
+byte of it. It names what is sealed and nothing else, so that what lies between two offsets is the
+same however often Spark asks. It counts the segments that were left behind, too: their numbers have
+gaps, and one that retention has deleted since would not be missed.
+
+`commit` frees nothing: Spark calls it late and never for the last batch, and how long events are kept
+is said to the log.
 """
 
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from penstock.spark.events import Lines, batches, together
 from penstock.spark.options import EventsOptions
-from penstock.spark.segments import Segment, Stretch, cut, line_end, path_of, segments
-from penstock.spark.views import arrow_schema, columns_of
+from penstock.spark.segments import Segment, Stretch, cut, gone, line_end, path_of, segments
+from penstock.spark.views import arrow_schema
 
-Offset = dict[str, dict[str, int]]  # by store: the segment, and the position in it
+# By store: `segment` and `position` of the first byte that is unread, and how many segments were
+# `passed`. A store that it does not name was not there yet.
+Offset = dict[str, dict[str, int]]
 
 
-class EventsStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+class EventsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: EventsOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = arrow_schema(schema, columns_of("events"))
-        self._all: Offset | None = None  # of a run that ends when it has what there is now
+        self._schema = arrow_schema(schema, "events")
+        self._last: list[Segment] | None = None  # a run for what there is now ends with these
 
-    def initialOffset(self) -> Offset:  # noqa: N802
-        if self._options.starting == "earliest":
-            return {}
-        return self._end(segments(self._options.path))
+    def initialOffset(self) -> Offset:  # noqa: N802 # Spark's words, here and below
+        return self._end({}) if self._options.starting == "latest" else {}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._last = segments(self._options.path)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxBytes(self._options.max_bytes_per_batch)
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        found = segments(self._options.path)
-        if isinstance(limit, ReadAllAvailable):
-            return {**start, **self._end(found)}
-        room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._most
-        end = dict(start)
-        # Of several stores that share a directory each gets its part, however much another has.
-        unread = {store: [] for store in {segment.store for segment in found}}
-        for segment in found:
-            if _begin(start, segment) < segment.size:
-                unread[segment.store].append(segment)
-        waiting = {store: left for store, left in sorted(unread.items()) if left}
-        for turn, (store, left) in enumerate(waiting.items()):
-            share = max(1, room // (len(waiting) - turn))
-            room -= self._advance(end, store, left, share)
-        return end
-
-    @property
-    def _most(self) -> int:
-        return self._options.max_bytes_per_batch
-
-    def _advance(self, end: Offset, store: str, left: list[Segment], share: int) -> int:
-        """Move one store's offset on by about so much, at least by a line; answers by how much."""
-        taken = 0
-        for segment in left:
-            begin = _begin(end, segment)
-            rest = segment.size - begin
-            if rest <= share - taken:
-                until = segment.size
-            elif taken < share:
-                path = path_of(self._options.path, store, segment.sequence)
-                until = line_end(path, begin + share - taken, segment.size)
-            else:
-                break
-            end[store] = {"segment": segment.sequence, "position": until}
-            taken += until - begin
-        return taken
-
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return self._end(segments(self._options.path))
+        return self._end({})
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        if isinstance(limit, ReadAllAvailable):
+            return self._end(start)
+        room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
+        return self._end(start, room or self._options.max_bytes_per_batch)
+
+    def _end(self, start: Offset, room: int | None = None) -> Offset:
+        """Behind what is sealed now, or before, after about that many bytes.
+
+        Of several stores in one directory each gets its share, however much another has to read.
+        """
+        unread: list[tuple[str, list[Segment]]] = []
+        sealed = segments(self._options.path) if self._last is None else self._last
+        for store, found in groupby(sealed, attrgetter("store")):
+            left = [each for each in found if _begin(start, each) < each.size]
+            if left:
+                unread.append((store, left))
+        end = dict(start)
+        for turn, (store, left) in enumerate(unread):
+            share = None if room is None else max(1, room // (len(unread) - turn))
+            taken = _advance(end, store, left, share)
+            room = None if room is None else max(0, room - taken)
+        return end
 
     def partitions(self, start: Offset, end: Offset) -> list[Lines]:
         return together(list(self._between(start, end)), self._options.split_bytes)
 
     def _between(self, start: Offset, end: Offset) -> Iterator[Stretch]:
-        """What lies between two offsets. A segment that is gone is found to be so when it is read."""
-        sizes = {(each.store, each.sequence): each for each in segments(self._options.path)}
-        for store, reached in sorted(end.items()):
-            began = start.get(store)
-            first = min(
-                (sequence for of, sequence in sizes if of == store), default=reached["segment"]
-            )
-            if began is not None:
-                first = began["segment"]
-            for sequence in range(first, reached["segment"] + 1):
-                segment = sizes.get((store, sequence))
-                begin = began["position"] if began and sequence == began["segment"] else 0
-                until = reached["position"] if sequence == reached["segment"] else None
-                if segment is None:
-                    if until == begin:  # read to its end before: it may well be gone
-                        continue
-                    if until is None and began and sequence == began["segment"]:
-                        continue
-                    path = path_of(self._options.path, store, sequence)
-                    yield Stretch(path, begin, begin + 1 if until is None else until)
-                    continue
-                until = segment.size if until is None else until
-                yield from cut(self._options.path, segment, begin, until, self._options.split_bytes)
+        found = segments(self._options.path)
+        for store, until in sorted(end.items()):
+            since = start.get(store, {"segment": 0, "position": 0, "passed": 0})
+            passed = [
+                each
+                for each in found
+                if each.store == store and since["segment"] <= each.sequence < until["segment"]
+            ]
+            missing = until["passed"] - since["passed"] - len(passed)
+            if missing:
+                raise gone(f"{missing} of the segments of store {store} that a batch was made of")
+            for each in passed:
+                begin = since["position"] if each.sequence == since["segment"] else 0
+                yield from cut(each.path, begin, each.size, self._options.split_bytes)
+            if until["position"]:
+                path = path_of(self._options.path, store, until["segment"])
+                begin = since["position"] if until["segment"] == since["segment"] else 0
+                yield from cut(path, begin, until["position"], self._options.split_bytes)
 
-    def read(self, partition: Lines) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Lines)
         for stretch in partition.stretches:
             yield from batches(stretch, self._schema)
-
-    def commit(self, end: Offset) -> None:
-        """Nothing to do."""
-
-    @staticmethod
-    def _end(found: list[Segment]) -> Offset:
-        """Behind everything that is sealed; the segments come in order."""
-        return {each.store: {"segment": each.sequence, "position": each.size} for each in found}
 
 
 def _begin(offset: Offset, segment: Segment) -> int:
@@ -122,3 +110,27 @@ def _begin(offset: Offset, segment: Segment) -> int:
     if reached is None or segment.sequence > reached["segment"]:
         return 0
     return reached["position"] if segment.sequence == reached["segment"] else segment.size
+
+
+def _advance(end: Offset, store: str, left: list[Segment], share: int | None) -> int:
+    """Move a store's offset on over its unread segments; answers by how many bytes."""
+    taken = 0
+    passed = end[store]["passed"] if store in end else 0
+    for segment in left:
+        begin = _begin(end, segment)
+        if share is None or segment.size - begin <= share - taken:
+            taken += segment.size - begin
+            passed += 1
+            reached = {"segment": segment.sequence + 1, "position": 0}
+        elif taken < share:
+            # At least a line, however small the share is.
+            until = line_end(segment.path, begin + share - taken, segment.size)
+            taken += until - begin
+            reached = {"segment": segment.sequence, "position": until}
+            if until == segment.size:
+                passed += 1
+                reached = {"segment": segment.sequence + 1, "position": 0}
+        else:
+            break
+        end[store] = reached | {"passed": passed}
+    return taken

@@ -14,27 +14,80 @@ from pyspark.sql.types import StructType
 from penstock.model.errors import Invalid
 from penstock.spark.options import View, unknown
 
-JOBS: Final = (
-    "id bigint, queue string, state string, task string, payload string, codec string,"
-    " priority int, attempt int, max_attempts int, created_at timestamp, run_at timestamp,"
-    " started_at timestamp, finished_at timestamp, key string, group string, tags array<string>,"
-    " headers map<string,string>, depends_on array<bigint>, worker string, progress int,"
-    " progress_message string, dead_reason string, error_kind string, error_message string,"
-    " result string, result_codec string"
-)
-QUEUES: Final = (
-    "queue string, paused boolean, held bigint, blocked bigint, scheduled bigint, ready bigint,"
-    " active bigint, completed bigint, dead bigint, cancelled bigint, expired bigint,"
-    " oldest_ready_ms bigint, groups bigint, config string"
-)
-EVENTS: Final = (
-    "store string, position bigint, index int, kind string, tenant string, queue string,"
-    " at timestamp, count bigint, ids array<struct<first:bigint,count:bigint>>, attempt int,"
-    " pushed_at timestamp, ready_at timestamp, claimed_at timestamp, run_at timestamp,"
-    " worker string, task string, priority int, bytes bigint, reason string, error_kind string,"
-    " error_message string, cause string, held boolean, data string"
-)
-SCHEMAS: Final[dict[View, str]] = {
+# By column: its type, as Spark writes it.
+Columns = dict[str, str]
+
+JOBS: Final[Columns] = {
+    "id": "bigint",
+    "queue": "string",
+    "state": "string",
+    "task": "string",
+    "payload": "string",
+    "codec": "string",
+    "priority": "int",
+    "attempt": "int",
+    "max_attempts": "int",
+    "created_at": "timestamp",
+    "run_at": "timestamp",
+    "started_at": "timestamp",
+    "finished_at": "timestamp",
+    "key": "string",
+    "group": "string",
+    "tags": "array<string>",
+    "headers": "map<string,string>",
+    "depends_on": "array<bigint>",
+    "worker": "string",
+    "progress": "int",
+    "progress_message": "string",
+    "dead_reason": "string",
+    "error_kind": "string",
+    "error_message": "string",
+    "result": "string",
+    "result_codec": "string",
+}
+QUEUES: Final[Columns] = {
+    "queue": "string",
+    "paused": "boolean",
+    "held": "bigint",
+    "blocked": "bigint",
+    "scheduled": "bigint",
+    "ready": "bigint",
+    "active": "bigint",
+    "completed": "bigint",
+    "dead": "bigint",
+    "cancelled": "bigint",
+    "expired": "bigint",
+    "oldest_ready_ms": "bigint",
+    "groups": "bigint",
+    "config": "string",
+}
+EVENTS: Final[Columns] = {
+    "store": "string",
+    "position": "bigint",
+    "index": "int",
+    "kind": "string",
+    "tenant": "string",
+    "queue": "string",
+    "at": "timestamp",
+    "count": "bigint",
+    "ids": "array<struct<first:bigint,count:bigint>>",
+    "attempt": "int",
+    "pushed_at": "timestamp",
+    "ready_at": "timestamp",
+    "claimed_at": "timestamp",
+    "run_at": "timestamp",
+    "worker": "string",
+    "task": "string",
+    "priority": "int",
+    "bytes": "bigint",
+    "reason": "string",
+    "error_kind": "string",
+    "error_message": "string",
+    "cause": "string",
+    "held": "boolean",
+    "data": "string",
+}
+VIEWS: Final[dict[View, Columns]] = {
     "jobs": JOBS,
     "dead": JOBS,
     "queues": QUEUES,
@@ -44,16 +97,16 @@ SCHEMAS: Final[dict[View, str]] = {
 _INSTANT: Final = pa.timestamp("ms", tz="UTC")
 
 
-def arrow_schema(schema: StructType, known: Sequence[str]) -> Any:
+def schema_of(view: View) -> str:
+    return ", ".join(f"`{name}` {kind}" for name, kind in VIEWS[view].items())
+
+
+def arrow_schema(schema: StructType, view: View) -> Any:
     """The columns that were asked for, as Arrow has them. Raises Invalid for one that is unknown."""
     for field in schema.fields:
-        if field.name not in known:
-            raise unknown("column", field.name, list(known))
-    return to_arrow_schema(schema)
-
-
-def columns_of(view: View) -> list[str]:
-    return StructType.fromDDL(SCHEMAS[view]).fieldNames()
+        if field.name not in VIEWS[view]:
+            raise unknown("column", field.name, list(VIEWS[view]))
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def as_asked(column: Any, field: Any) -> Any:

@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
         came = 0
         until = self.listener.now() + TURN_S
         try:
-            while not self._full() and not self._closing:
+            while frames.rest and not self._full() and not self._closing:
                 if came == TURN or (came & 15 == 15 and self.listener.now() > until):
                     self._working = True
                     self._loop.call_soon(self._take)
@@ -262,10 +262,12 @@ class Connection(asyncio.Protocol):
 
     def _full(self) -> bool:
         """Whether nothing more is taken for now."""
+        if self._stuck or self._finishing:
+            return True
+        if not self._held and not self._line:  # mostly, and asked twice for every read
+            return False
         return (
-            self._stuck
-            or self._finishing
-            or len(self._held) >= self._most
+            len(self._held) >= self._most
             or self._large >= LARGE
             or self._lined > HIGH_WATER
             or len(self._line) >= self._most

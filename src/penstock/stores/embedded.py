@@ -19,6 +19,7 @@ from penstock.model import checks
 from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
 from penstock.model.job import (
+    DEFAULT_OPTIONS,
     Codec,
     Job,
     JobError,
@@ -62,6 +63,7 @@ class EmbeddedStore(Store):
     def __init__(self, engine: Engine, scheme: str) -> None:
         self.engine = engine
         self._scheme = scheme
+        self._right = DEFAULT_OPTIONS  # found right by the last push: most have the same
 
     @classmethod
     def in_memory(
@@ -93,9 +95,19 @@ class EmbeddedStore(Store):
         part: str = "",
         durability: Durability | None = None,
     ) -> Pushed:
-        checks.check_push(tenant, runs, producer, sequence, bulk, part, durability)
-        level = self.engine.admit(durability, sum([len(run.data) for run in runs]))
-        loads = [self._load(tenant, run) for run in runs]
+        checks.check_push(
+            tenant, runs, producer, sequence, bulk, part, durability, right=self._right
+        )
+        self._right = runs[0].options[0]
+        engine = self.engine
+        keeper = engine.keeper
+        size = 0 if keeper is None else sum([len(run.data) for run in runs])
+        level = engine.admit(durability, size)
+        if len(runs) == 1:
+            run = runs[0]
+            loads = [load_of(run, *engine.payloads.add(f"{tenant}/{run.queue}", run.data))]
+        else:
+            loads = [self._load(tenant, run) for run in runs]
         command = c.Push(tenant=tenant, loads=loads)
         if producer is not None:
             command.producer = producer
@@ -103,9 +115,9 @@ class EmbeddedStore(Store):
             command.content = content(runs, bulk, part)
         if bulk is not None:
             command.bulk, command.part = bulk, part
-        if self.engine.keeper is None:
-            return self.engine.put(command, loads)  # type: ignore[no-any-return]
-        return await self.engine.do_loads(command, loads, level)  # type: ignore[no-any-return]
+        if keeper is None:
+            return engine.put(command, loads)  # type: ignore[no-any-return]
+        return await engine.do_loads(command, loads, level)  # type: ignore[no-any-return]
 
     def _load(self, tenant: str, run: Run) -> c.Load:
         return load_of(run, *self.engine.payloads.add(f"{tenant}/{run.queue}", run.data))

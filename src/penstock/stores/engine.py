@@ -444,15 +444,19 @@ class Engine:
         if self._observer is not None:
             self._observer.write(events)
         if self._heard or self._kept is not None:
-            self._when_safe(lambda: self._tell(events))
-            if self.keeper is not None and not self._heard:
+            if self.keeper is None:
+                self._tell(events)
+                return
+            self.keeper.after(lambda: self._tell(events))
+            if not self._heard:
                 self.keeper.soon()
 
     def _tell(self, events: list[Event]) -> None:
         if self._sink is not None:
             self._sink.write(events)
-        for watcher in list(self._watchers):
-            watcher.offer(events)
+        if self._watchers:
+            for watcher in list(self._watchers):
+                watcher.offer(events)
 
     def watch(self, watcher: Watcher) -> None:
         if len(self._watchers) >= self.kernel.caps.subscribers:

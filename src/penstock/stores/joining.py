@@ -9,20 +9,18 @@ nothing of it: then each goes by itself, so that whoever is refused is refused a
 import asyncio
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from penstock.model.errors import Overloaded, PenstockError, Unavailable
 from penstock.model.job import MAX_BATCH, JobOptions, Run
 from penstock.model.store import Pushed, PushedRun
 from penstock.protocol.native_push import PushRun, RunPushed
-from penstock.protocol.runs import packed_run
+from penstock.protocol.runs import packed_plain
 
 SMALL: Final = 100  # jobs: a larger push gains nothing by company
 MOST_BYTES: Final = 4 << 20  # of payloads that travel together
 
 Item = tuple[Run, "asyncio.Future[Pushed]"]
-Send = Callable[[PushRun, bool], "asyncio.Future[Any]"]
 
 
 def joinable(run: Run) -> bool:
@@ -31,13 +29,49 @@ def joinable(run: Run) -> bool:
     return 0 < len(ends) <= SMALL and ends[-1] == len(run.data)
 
 
+class Parcel:
+    """Pushes that travel as one. It stands where a future would, and tells the callers at once: a
+    callback of a future would cost each of them one more turn of the loop."""
+
+    __slots__ = ("items", "joined", "numbered", "over", "tenant")
+
+    def __init__(
+        self, joined: "Joined", tenant: str, items: Sequence[Item], numbered: bool
+    ) -> None:
+        self.joined = joined
+        self.tenant = tenant
+        self.items = items
+        self.numbered = numbered  # a repeat is known by its producer's number
+        self.over = False
+
+    def done(self) -> bool:
+        return self.over
+
+    def set_result(self, answer: RunPushed) -> None:
+        self.over = True
+        first = answer.first
+        for run, future in self.items:
+            count = len(run.ends)
+            if not future.done():
+                future.set_result(Pushed((PushedRun(first, count),)))
+            first += count
+
+    def set_exception(self, error: PenstockError) -> None:
+        """In a turn of its own: it may send again, and whoever tells us is in the midst of it."""
+        self.over = True
+        self.joined.loop.call_soon(self.joined.refused, self, error)
+
+
+Send = Callable[[PushRun, Parcel], None]
+
+
 class Joined:
     """The pushes of one connection. `send` has one sent; `named` gives it a producer's number."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, send: Send, named: Callable[[PushRun], None]
     ) -> None:
-        self._loop = loop
+        self.loop = loop
         self._send = send
         self._named = named
         self._groups: dict[tuple[str, str, JobOptions], list[Item]] = {}
@@ -49,13 +83,13 @@ class Joined:
 
     def push(self, tenant: str, run: Run) -> "asyncio.Future[Pushed]":
         """Have these jobs pushed with whatever is like them in this turn."""
-        future: asyncio.Future[Pushed] = self._loop.create_future()
+        future: asyncio.Future[Pushed] = self.loop.create_future()
         options, last = run.options[0], self._last
         if last and last[2] is options and last[1] == run.queue and last[0] == tenant:
             last[3].append((run, future))
             return future
         if not self._groups:
-            self._loop.call_soon(self.flush)
+            self.loop.call_soon(self.flush)
         group = self._groups.setdefault((tenant, run.queue, options), [])
         self._last = (tenant, run.queue, options, group)
         group.append((run, future))
@@ -65,6 +99,10 @@ class Joined:
         """Send what has gathered: at the end of the turn, or before something that came later."""
         groups, self._groups, self._last = self._groups, {}, None
         for (tenant, _, _), items in groups.items():
+            if len(items) == 1:
+                if not items[0][1].done():
+                    self._begin(tenant, items)
+                continue
             part: list[Item] = []
             jobs = size = 0
             for item in items:
@@ -82,34 +120,24 @@ class Joined:
 
     def _begin(self, tenant: str, items: Sequence[Item], *, numbered: bool = True) -> None:
         run = items[0][0] if len(items) == 1 else _one(items)
-        request = PushRun(tenant=tenant, runs=(packed_run(run),))
+        request = PushRun(tenant=tenant, runs=(packed_plain(run),))
         if numbered:
             self._named(request)
         try:
-            sent = self._send(request, numbered)
+            self._send(request, Parcel(self, tenant, items, numbered))
         except PenstockError as error:
             _fail(items, error)
-            return
-        sent.add_done_callback(partial(self._answered, tenant, items, numbered))
 
-    def _answered(
-        self, tenant: str, items: Sequence[Item], numbered: bool, sent: "asyncio.Future[RunPushed]"
-    ) -> None:
-        error = Unavailable("the store is closed") if sent.cancelled() else sent.exception()
-        if error is None:
-            first = sent.result().first
-            for run, future in items:
-                if not future.done():
-                    future.set_result(Pushed((PushedRun(first, len(run)),)))
-                first += len(run)
-        elif numbered and isinstance(error, Overloaded) and error.field == "producer":
+    def refused(self, parcel: Parcel, error: PenstockError) -> None:
+        items = parcel.items
+        if parcel.numbered and isinstance(error, Overloaded) and error.field == "producer":
             # The server remembers as many producers as it can: ours has to do without.
-            self._begin(tenant, items, numbered=False)
+            self._begin(parcel.tenant, items, numbered=False)
         elif len(items) == 1 or isinstance(error, Unavailable):
             _fail(items, error)
         else:
             for item in items:
-                self._begin(tenant, [item])
+                self._begin(parcel.tenant, [item])
 
 
 def _one(items: Sequence[Item]) -> Run:

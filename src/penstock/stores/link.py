@@ -30,7 +30,7 @@ from penstock.protocol.native import Abandon, Hello, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
 from penstock.protocol.native_push import PushRun
 from penstock.stores.forking import not_for_children
-from penstock.stores.joining import Joined
+from penstock.stores.joining import Joined, Parcel
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
 
@@ -66,14 +66,14 @@ class Entry:
         number: int,
         frame: bytearray,
         answer: type[Answer],
-        future: "asyncio.Future[Any]",
+        future: Any,
         repeat: bool,
         push: bool,
     ) -> None:
         self.number = number
         self.frame: bytearray | None = frame  # kept while it may have to be sent (again)
         self.answer = answer
-        self.future = future
+        self.future = future  # of the answer; of joined pushes, the parcel
         self.repeat = repeat
         self.push = push
         self.sent = False
@@ -186,11 +186,14 @@ class Link:
 
     def submit(self, request: Request, *, repeat: bool = False, push: bool = False) -> Entry:
         """Have it sent as soon as it can be, in order."""
-        if self._closed:
-            raise Unavailable("the store is closed")
         if self.joined:
             self.joined.flush()  # what came before goes before
-        entry = self._entry(request, repeat, push)
+        return self._submit(request, self.loop.create_future(), repeat, push)
+
+    def _submit(self, request: Request, future: Any, repeat: bool, push: bool) -> Entry:
+        if self._closed:
+            raise Unavailable("the store is closed")
+        entry = self._entry(request, future, repeat, push)
         if self._backlog or not self._may_send(entry):
             self._backlog.append(entry)
             if not self._ready:
@@ -200,13 +203,12 @@ class Link:
             self._send(entry)
         return entry
 
-    def _submit_joined(self, push: PushRun, repeat: bool) -> "asyncio.Future[Answer]":
-        sent = self.submit(push, repeat=repeat, push=True).future
+    def _submit_joined(self, push: PushRun, parcel: Parcel) -> None:
+        self._submit(push, parcel, parcel.numbered, True)
         if self._out:
             self._write_out()  # this is the end of the turn already
-        return sent
 
-    def _entry(self, request: Request, repeat: bool, push: bool) -> Entry:
+    def _entry(self, request: Request, future: Any, repeat: bool, push: bool) -> Entry:
         self._number += 1
         request.req_id = self._number
         frame = bytearray(HEADER)
@@ -215,7 +217,7 @@ class Link:
         if size > LARGEST:
             raise BatchTooLarge(f"{size} bytes in one call; push in smaller batches", "runs")
         frame[:HEADER] = size.to_bytes(HEADER, "big")
-        return Entry(self._number, frame, request.answer, self.loop.create_future(), repeat, push)
+        return Entry(self._number, frame, request.answer, future, repeat, push)
 
     def _may_send(self, entry: Entry) -> bool:
         return (
@@ -235,9 +237,10 @@ class Link:
         self._pending[entry.number] = entry
         self._pushes += entry.push
         self._out.append(entry)
-        if not self._flushing:
-            # The first of a turn goes out at once, what follows in that turn goes out together.
-            self._write_out()
+        if len(self._pending) == 1:
+            self._write_out()  # nothing to join it with; a lone caller pays for no turn but its own
+        elif not self._flushing:
+            # What is asked in one turn goes out together at its end.
             self._flushing = True
             self.loop.call_soon(self._flush)
 
@@ -285,7 +288,8 @@ class Link:
             self._out.remove(entry)
             return
         if self._ready:
-            asked = self._entry(Abandon(request=entry.number), False, False)
+            future = self.loop.create_future()
+            asked = self._entry(Abandon(request=entry.number), future, False, False)
             asked.future.add_done_callback(_ignore)
             asked.future.add_done_callback(lambda _: self._forget(entry))
             self._send(asked)
@@ -297,7 +301,7 @@ class Link:
     def post(self, request: Request) -> None:
         """Send it if there is a connection; nobody wants to know what becomes of it."""
         if self._ready and not self._closed:
-            entry = self._entry(request, False, False)
+            entry = self._entry(request, self.loop.create_future(), False, False)
             entry.future.add_done_callback(_ignore)
             self._send(entry)
 

@@ -91,10 +91,10 @@ class Acker:
             self._unfinished(work, [job_id], outcome)
 
     def _unfinished(self, work: Work, ids: Sequence[int], outcome: Outcome | None) -> None:
-        if isinstance(outcome, Failed):
+        if work.why is Why.SHUTDOWN:
+            self.release(work.held, ids)  # whatever it raised may be because it was stopped
+        elif isinstance(outcome, Failed):
             self.fail(work.held, ids, outcome, work.task.name)
-        elif work.why is Why.SHUTDOWN:
-            self.release(work.held, ids)
         else:
             assert isinstance(outcome, Interrupted)
             # Nobody here stopped it. Given back unspent, it would do the same without end.

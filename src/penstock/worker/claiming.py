@@ -2,6 +2,7 @@
 
 One claim at a time, on the home thread: a lease is kept alive from the instant it arrives, however
 busy the handlers are. While jobs run, the next claim is already asked for what is free by then.
+While none runs, it may wait where the next one will (`front.py`).
 
 A claim takes from the first queue of its list that has work. The list is ordered by stride
 scheduling: every queue has run up jobs / weight, and the one that has run up least goes first, so
@@ -11,19 +12,22 @@ save up for later.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from random import uniform
 from typing import Final
 
 from penstock.model.errors import PenstockError
 from penstock.model.job import MAX_BATCH, Lease
 from penstock.model.store import Store
+from penstock.worker.front import Front
 
 log: Final = logging.getLogger("penstock.worker")
 
 WAIT_MS: Final = 30_000  # of one claim
 FIRST_BACKOFF_S: Final = 0.1
 LAST_BACKOFF_S: Final = 5.0
+SETTLED_S: Final = 0.001
 
 
 class Shares:
@@ -54,7 +58,10 @@ class Claimer:
         lease_ms: int | None,
         worker: str,
         room: Callable[[], int],
+        left: Callable[[], int],
         take: Callable[[Lease], None],
+        idle: asyncio.Event,
+        front: Front | None = None,
     ) -> None:
         self._store = store
         self._tenant = tenant
@@ -64,52 +71,116 @@ class Claimer:
         self._lease_ms = lease_ms
         self._worker = worker
         self._room = room  # how many more calls of handlers may be taken in
+        self._left = left  # how many more jobs may be claimed at all
         self._take = take
+        self._idle = idle  # nothing runs
+        # Batches are cut on the home thread, and not only from one lease at a time.
+        self._front = None if any(self._batches.values()) else front
+        self._fronting = False  # whether the claim under way is a front's
         self._freed = asyncio.Event()
+        self._asking: asyncio.Task[Lease | None] | None = None
+        self._held_back = 0  # by how many
         self._backoff = 0.0  # while the store gives no answer
 
     def wake(self) -> None:
         """There may be room."""
         self._freed.set()
 
+    def settle(self) -> None:
+        """Nothing runs any more: if it stays so, the next claim waits at the front."""
+        if self._front is not None:
+            asyncio.get_running_loop().call_later(SETTLED_S, self._to_the_front)
+
+    def _to_the_front(self) -> None:
+        if self._idle.is_set() and self._asking is not None and not self._fronting:
+            self._asking.cancel()
+
+    @asynccontextmanager
+    async def held_back(self) -> AsyncIterator[None]:
+        """Nothing is claimed here meanwhile; a claim that waits is taken back."""
+        self._held_back += 1
+        try:
+            if self._asking is not None:
+                self._asking.cancel()
+                await asyncio.wait([self._asking])
+            yield
+        finally:
+            self._held_back -= 1
+            self.wake()
+
     async def run(self) -> None:
         """Until it is cancelled; what is handed over then, the store takes back."""
         while True:
-            room = self._room()
+            room = 0 if self._held_back or self._left() <= 0 else self._room()
             if room <= 0:
                 self._freed.clear()
                 await self._freed.wait()
                 continue
             try:
-                lease = await self._claim(room)
+                await self._ask(room)
             except PenstockError as error:
                 await self._rest(error)
                 continue
             if self._backoff:
                 log.info("the store answers again")
                 self._backoff = 0.0
+
+    async def _ask(self, room: int) -> None:
+        """A task of its own, so that the claim can be taken back without ending the rest."""
+        self._fronting = self._front is not None and self._idle.is_set()
+        claim = self._claim_at_front(room) if self._fronting else self._claim(room)
+        asking = self._asking = asyncio.ensure_future(claim)
+        try:
+            await asyncio.wait([asking])
+        finally:
+            self._asking = None
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait([asking])
+            lease = None if asking.cancelled() or asking.exception() else asking.result()
             if lease is not None:
                 self._shares.served(lease.queue, len(lease))
-                self._take(lease)
+                if not self._fronting:
+                    self._take(lease)
+        if not asking.cancelled():
+            asking.result()
+
+    async def _claim_at_front(self, room: int) -> Lease | None:
+        assert self._front is not None
+        n = min(room, self._left(), MAX_BATCH)
+        lease = await self._front.claim(
+            queues=self._shares.order(),
+            n=n,
+            lease_ms=self._lease_ms,
+            worker=self._worker,
+            wait_ms=WAIT_MS,
+        )
+        if lease is not None and len(lease) < n:
+            # There was no more to be had. If this is done in no time, the next claim is a front's
+            # again, and none has to be made here and taken back for it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLED_S):
+                    await self._idle.wait()
+        return lease
 
     async def _claim(self, room: int) -> Lease | None:
         order = self._shares.order()
         if not self._mixed:
-            return await self._ask(order, max(room, self._batches[order[0]]), WAIT_MS)
+            return await self._call(order, room * (self._batches[order[0]] or 1), WAIT_MS)
         # A claim asks all its queues for the same number. Those with batch tasks are asked for a
-        # batch, the others only for what there is room for: one after the other, and if none has
-        # anything, all of them for whatever comes first.
+        # batch per call, the others for a job: one after the other, and if none has anything, all
+        # of them for whatever comes first.
         for queue in order:
-            lease = await self._ask([queue], max(room, self._batches[queue]), 0)
+            lease = await self._call([queue], room * (self._batches[queue] or 1), 0)
             if lease is not None:
                 return lease
-        return await self._ask(order, room, WAIT_MS)
+        return await self._call(order, room, WAIT_MS)
 
-    async def _ask(self, queues: list[str], n: int, wait_ms: int) -> Lease | None:
+    async def _call(self, queues: list[str], n: int, wait_ms: int) -> Lease | None:
         return await self._store.claim(
             self._tenant,
             queues,
-            min(n, MAX_BATCH),
+            min(n, self._left(), MAX_BATCH),
             lease_ms=self._lease_ms,
             worker=self._worker,
             wait_ms=wait_ms,

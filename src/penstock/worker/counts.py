@@ -12,3 +12,7 @@ class Counts(msgspec.Struct, kw_only=True):
     released: int = 0  # given back unspent
     lost: int = 0  # ended, cancelled or handed to others before this worker was done
     parked: int = 0  # of tasks that are not known here
+
+    def __str__(self) -> str:
+        said = [f"{count} {name}" for name, count in msgspec.structs.asdict(self).items() if count]
+        return ", ".join(said).replace("_", " ") or "nothing claimed"

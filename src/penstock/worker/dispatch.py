@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from penstock.client.app import Penstock
 from penstock.client.execute import INTERRUPTED
 from penstock.client.task import Task
-from penstock.model.job import ClaimedRun, Job, Lease
+from penstock.model.job import MAX_BATCH, ClaimedRun, Job, Lease
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
 from penstock.worker.counts import Counts
@@ -99,41 +99,56 @@ class Dispatch:
         self.idle = asyncio.Event()  # nothing runs
         self.idle.set()
         self.claimed = asyncio.Event()  # something was
-        self._stopping = False
+        self.stopping = False  # nothing is started any more
         self.keep: Callable[[Held], None]  # set when everything is wired together
         self.wake: Callable[[], None]
+        self.settle: Callable[[], None]
 
     # -- taking in -------------------------------------------------------------------------------
 
     @property
     def enough(self) -> bool:
         """Whether as many jobs were claimed as ever may be."""
-        return self._most is not None and self._counts.claimed >= self._most
+        return self.left() <= 0
 
     def room(self) -> int:
+        """How many more calls of handlers to take in."""
         ahead = min(self._pace.within(AHEAD_S), self._slots)
-        room = self._slots - len(self.running) + ahead - len(self._waiting)
-        return room if self._most is None else min(room, self._most - self._counts.claimed)
+        return self._slots - len(self.running) + ahead - len(self._waiting)
+
+    def left(self) -> int:
+        """How many jobs may be claimed before the process has to be replaced."""
+        return MAX_BATCH if self._most is None else self._most - self._counts.claimed
 
     def take(self, lease: Lease) -> None:
         """Begin with what there are slots for; the rest waits."""
         held = Held(lease, self._lease_ms)
-        self._counts.claimed += held.count
-        self.claimed.set()
-        self.keep(held)
+        self._keep(held)
         unknown: list[Job] = []
         if self._batched(lease):
             self._take_batches(held, unknown)
         else:
             self._take_jobs(held, lease.jobs, unknown)
-        self._watch_timeouts(held)
-        if log.isEnabledFor(logging.DEBUG):
-            facts = {"queue": lease.queue, "jobs": held.count}
-            log.debug("claimed %d jobs of %s", held.count, lease.queue, extra=facts)
         if unknown:
             held.left -= len(unknown)
             self._park(held, unknown)
         self._start()
+
+    def adopt(self, held: Held, works: list[Work]) -> None:
+        """Jobs that have begun already, all of them."""
+        self._keep(held)
+        self.running.update(works)
+        self.idle.clear()
+
+    def _keep(self, held: Held) -> None:
+        self._counts.claimed += held.count
+        self.claimed.set()
+        self.keep(held)
+        self._watch_timeouts(held)
+        if log.isEnabledFor(logging.DEBUG):
+            queue = held.lease.queue
+            facts = {"queue": queue, "jobs": held.count}
+            log.debug("claimed %d jobs of %s", held.count, queue, extra=facts)
 
     def _batched(self, lease: Lease) -> bool:
         names = {each.task for run in lease.runs for each in run.options}
@@ -203,7 +218,7 @@ class Dispatch:
     def _start(self) -> None:
         waiting, running = self._waiting, self.running
         ready: dict[int, tuple[Pool, list[Work]]] = {}
-        while waiting and len(running) < self._slots and not self._stopping:
+        while waiting and len(running) < self._slots and not self.stopping:
             work = waiting.popleft()
             running.add(work)
             if needy(work):
@@ -244,6 +259,7 @@ class Dispatch:
         self._start()
         if not running:
             self.idle.set()
+            self.settle()
         self.wake()
 
     # -- stopping --------------------------------------------------------------------------------
@@ -268,8 +284,8 @@ class Dispatch:
             self.ended([work])
 
     def give_back_waiting(self) -> None:
-        """Start nothing any more; what has not been started goes back at once."""
-        self._stopping = True
+        """What has not been started goes back at once."""
+        self.stopping = True
         by_lease: dict[Held, list[int]] = {}
         for work in self._waiting:
             by_lease.setdefault(work.held, []).extend(work.ids)

@@ -40,7 +40,7 @@ def run(settings: WorkerSettings, *, supervised: bool = False) -> int:
     app = load_app(settings.where)
     if settings.url is not None:
         app.home = Home(settings.url, app.tenant)
-    worker = Worker(app, settings)
+    worker = Worker(app, settings, alone=True)
 
     def told(number: int, frame: FrameType | None) -> None:
         worker.stop()

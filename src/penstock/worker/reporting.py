@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from penstock.client.context import Report
 from penstock.model.errors import PenstockError
@@ -43,9 +43,19 @@ class _Words:
         if report.partial is not None:
             self.partials.append(report.partial)
 
-    @property
-    def any(self) -> bool:
-        return self.progress is not None or bool(self.logs) or bool(self.partials)
+    def take(self) -> dict[str, Any] | None:
+        """What can be said in one report, once; None if nothing is left."""
+        if self.progress is None and not self.logs and not self.partials:
+            return None
+        said = {
+            "progress": self.progress,
+            "message": self.message,
+            "logs": list(self.logs),
+            "partial": self.partials.pop(0) if self.partials else None,
+        }
+        self.progress = self.message = None
+        self.logs.clear()
+        return said
 
 
 class Reports:
@@ -94,30 +104,18 @@ class Reports:
             words = self._words.get(job_id)
             if words is not None and words.work is work:
                 del self._words[job_id]
-                if words.any:
-                    self._owned.start(self._once(job_id, words))
+                while (said := words.take()) is not None:
+                    self._owned.start(self._report(job_id, work, said))
 
     async def _send(self, job_id: int, words: _Words) -> None:
-        while words.any:
-            await self._once(job_id, words)
+        while (said := words.take()) is not None:
+            await self._report(job_id, words.work, said)
         words.sending = False
         if self._words.get(job_id) is words:
             del self._words[job_id]
 
-    async def _once(self, job_id: int, words: _Words) -> None:
-        partial = words.partials.pop(0) if words.partials else None
-        progress, message, logs = words.progress, words.message, list(words.logs)
-        words.progress = words.message = None
-        words.logs.clear()
+    async def _report(self, job_id: int, work: Work, said: dict[str, Any]) -> None:
         try:
-            await self._store.report(
-                self._tenant,
-                words.work.held.token,
-                job_id,
-                progress=progress,
-                message=message,
-                logs=logs,
-                partial=partial,
-            )
+            await self._store.report(self._tenant, work.held.token, job_id, **said)
         except PenstockError as error:
             log.warning("what job %d said was not heard: %s", job_id, error, extra={"job": job_id})

@@ -23,6 +23,7 @@ from penstock.worker.claiming import Claimer
 from penstock.worker.contexts import Contexts
 from penstock.worker.counts import Counts
 from penstock.worker.dispatch import Dispatch, Pool
+from penstock.worker.front import Front
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.held import Held
 from penstock.worker.limits import LOOK_S, rss_mb
@@ -43,8 +44,12 @@ TELL_S: Final = 5.0  # for the last words to the store
 class Worker:
     """Made on any thread; `run` until `stop`, a signal to the process, or a limit."""
 
-    def __init__(self, app: Penstock, settings: WorkerSettings | None = None) -> None:
+    def __init__(
+        self, app: Penstock, settings: WorkerSettings | None = None, *, alone: bool = False
+    ) -> None:
+        """`alone`: nothing but handlers runs on the loop that `run` is called on."""
         self.app = app
+        self.alone = alone
         self.settings = settings or WorkerSettings()
         self.counts = Counts()
         self.queues = self.settings.queues or dict.fromkeys(app.queues, 1)
@@ -129,18 +134,6 @@ class _Life:
         )
         self._heartbeat = Heartbeat(store, app.tenant, self.dispatch.lost, owned)
         self._reports = Reports(store, app.tenant, self._heartbeat.beat, owned)
-        self._claimer = Claimer(
-            store,
-            app.tenant,
-            worker.queues,
-            batches=_batches(app),
-            lease_ms=settings.lease_ms,
-            worker=self._name,
-            room=self.dispatch.room,
-            take=self.dispatch.take,
-        )
-        self.dispatch.keep = self._heartbeat.keep
-        self.dispatch.wake = self._claimer.wake
         contexts = Contexts(app, self._name, self._reports.say)
         home = asyncio.get_running_loop()
         self._loop_pool = AsyncPool(app, contexts, loop=handlers, home=home, ended=self._ended)
@@ -153,6 +146,36 @@ class _Life:
             owned=owned,
             ended=self._ended,
             say=self._reports.say,
+        )
+        self._claimer = Claimer(
+            store,
+            app.tenant,
+            worker.queues,
+            batches=_batches(app),
+            lease_ms=settings.lease_ms,
+            worker=self._name,
+            room=self.dispatch.room,
+            left=self.dispatch.left,
+            take=self.dispatch.take,
+            idle=self.dispatch.idle,
+            front=self._front(handlers) if worker.alone else None,
+        )
+        self.dispatch.keep = self._heartbeat.keep
+        self.dispatch.wake = self._claimer.wake
+        self.dispatch.settle = self._claimer.settle
+        self._parking.claimer = self._claimer
+
+    def _front(self, handlers: asyncio.AbstractEventLoop) -> Front | None:
+        app, settings = self._worker.app, self._settings
+        if settings.pool != "async" or not app.url.startswith("penstock"):
+            return None
+        return Front(
+            app,
+            handlers,
+            self._loop_pool,
+            settings.lease_ms,
+            take=self.dispatch.take,
+            adopt=self.dispatch.adopt,
         )
 
     def _pool_of(self, task: Task[..., Any, Any]) -> Pool:
@@ -199,6 +222,7 @@ class _Life:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.dispatch.stopping = True
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)

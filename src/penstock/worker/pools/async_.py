@@ -33,7 +33,7 @@ class AsyncPool:
     # -- on the home thread ----------------------------------------------------------------------
 
     def start(self, works: list[Work]) -> None:
-        self._loop.call_soon_threadsafe(self._begin, works)
+        self._loop.call_soon_threadsafe(self.begin, works)
 
     def interrupt(self, work: Work) -> None:
         self._loop.call_soon_threadsafe(self._cancel, work)
@@ -43,7 +43,7 @@ class AsyncPool:
 
     # -- on the handlers' loop -------------------------------------------------------------------
 
-    def _begin(self, works: list[Work]) -> None:
+    def begin(self, works: list[Work]) -> None:
         create, prepare, run = self._loop.create_task, self._executor.prepare, self._run
         for work in works:
             if isinstance(work, BatchWork):

@@ -1,0 +1,335 @@
+"""`CronService`: messages of a `DelayedQueue` that come again and again.
+
+    reports = CronService(DelayedQueue(app, "reports"))
+    with reports.install_daily("nightly", ["02:00"], "Europe/Berlin", lambda at: at.isoformat()):
+        ...
+
+Beside `app.cron` and its kin, which run tasks, this is for messages that code makes up: a generator
+is asked for the next ones, and each is offered under `{prefix}/{config hash}/{instant}`. The key is
+kept until a day after the instant, so that any number of processes may install the same, and each
+instant is delivered once.
+
+Where seeds/001 differs from the contract, the contract holds:
+- Instants are functions of the config, not of when somebody was started: those of a period are its
+  multiples since the epoch. The seed's move with every tick (T0 + 1h, T0 + 1h15m …).
+- A prefix is literal. In the seed `_` and `%` match anything, and a hash also the longer ones.
+- An instant that was offered is never offered again in another form: the first tick of the seed
+  updates, and so brings back what was delivered and acknowledged. What changes the messages belongs
+  into the config, and so into its hash.
+- Two processes with different configs do not take each other's instants away for ever: whoever
+  finds that another config was installed after its own ends.
+- Times that a change of the clocks skips or repeats: as everywhere, see `model/schedule.py`.
+
+Old instants leave after the new ones are there, in a call of their own: a process that is killed in
+between leaves both, until the next tick of whoever is left. `Store.put_cron` does it in one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, Final, Generic, Self, TypeVar
+from zoneinfo import ZoneInfo
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.client.delayed import DelayedQueue, Instant
+from penstock.client.options import instant_ms
+from penstock.model.duration import Duration, duration_ms
+from penstock.model.errors import Invalid, PenstockError
+from penstock.model.job import Job, KeyClaim
+from penstock.model.lifecycle import State
+from penstock.model.schedule import (
+    CronSpec,
+    Daily,
+    Every,
+    check_name,
+    check_schedule,
+    config_hash,
+    instant_key,
+    keep_key_ms,
+    parse_key,
+    plan,
+)
+from penstock.stores.clock import Clock, SystemClock
+
+M = TypeVar("M")
+
+TAG: Final = "cron"  # of every message that is offered here, so that they are found
+PAGE: Final = 1_000
+
+log: Final = logging.getLogger("penstock.cron")
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CronMessage(msgspec.Struct, frozen=True):
+    payload: Any
+    at: Instant
+
+
+Generator = Callable[[datetime], Iterable[CronMessage]]
+
+
+def hash_of(config: Any) -> str:
+    """16 hex digits over whatever decides the messages; anything that msgspec can encode."""
+    encoded = msgspec.msgpack.encode(config, order="deterministic")
+    return blake2b(encoded, digest_size=8).hexdigest()
+
+
+class CronService(Generic[M]):
+    """Every call blocks; its asynchronous twin begins with `a`."""
+
+    def __init__(self, queue: DelayedQueue[M], *, clock: Clock | None = None) -> None:
+        self.queue = queue
+        self._clock = clock or SystemClock()
+
+    # -- by hand ---------------------------------------------------------------------------------
+
+    async def ainstall_tick(
+        self, config_hash: str, prefix: str, messages: Iterable[CronMessage]
+    ) -> int:
+        """Offer these messages, and remove those of other configs under the prefix that nobody
+        has been given yet. Answers how many are new."""
+        offered = await self._offer(config_hash, prefix, messages)
+        others = [job for job, hash_ in await self._waiting(prefix) if hash_ != config_hash]
+        await self._remove(others)
+        return offered
+
+    def install_tick(self, config_hash: str, prefix: str, messages: Iterable[CronMessage]) -> int:
+        call = self.ainstall_tick(config_hash, prefix, messages)
+        return self.queue._run(call, "install_tick()", "ainstall_tick()")
+
+    async def auninstall_tick(self, prefix: str, config_hash: str | None = None) -> int:
+        """Remove the messages of a config, or of all under the prefix, that nobody has been given
+        yet; answers how many."""
+        waiting = await self._waiting(prefix)
+        return await self._remove([job for job, hash_ in waiting if config_hash in (None, hash_)])
+
+    def uninstall_tick(self, prefix: str, config_hash: str | None = None) -> int:
+        call = self.auninstall_tick(prefix, config_hash)
+        return self.queue._run(call, "uninstall_tick()", "auninstall_tick()")
+
+    async def _offer(self, config_hash: str, prefix: str, messages: Iterable[CronMessage]) -> int:
+        now = self._clock.now_ms()
+        check_name(prefix)
+        instants, payloads, keys = [], [], []
+        for message in messages:
+            at = instant_ms(message.at, "at")
+            key = instant_key(prefix, config_hash, at or 0)
+            parse_key(key)  # or say what is wrong with the hash
+            instants.append(at)
+            payloads.append(self.queue.encoded(message.payload))
+            keys.append(key)
+        if not keys:
+            return 0
+        keep = [keep_key_ms(at or 0, now) for at in instants]
+        # Kept as long as its key, so that one that was removed is told from one that was delivered.
+        options = [replace(self.queue.options, tags=(TAG,), retain_ms=each) for each in keep]
+        claims = [KeyClaim(key, "return", each) for key, each in zip(keys, keep, strict=True)]
+        pushed = await self.queue._push(payloads, instants, claims, options)
+        created = sum(outcome == "created" for _, outcome in pushed)
+        return created + await self._bring_back(
+            [
+                (job_id, payloads[place], instants[place], claims[place], options[place])
+                for place, (job_id, outcome) in enumerate(pushed)
+                if outcome == "ignored"
+            ],
+            now,
+        )
+
+    async def _bring_back(self, known: Sequence[Any], now: int) -> int:
+        """Instants to come that were removed with their config, which is the config again."""
+        store = await self.queue.store()
+        jobs = await store.get(self.queue.tenant, [each[0] for each in known]) if known else []
+        removed = [
+            each
+            for each, job in zip(known, jobs, strict=True)
+            if job is not None and job.state is State.CANCELLED and job.run_at > now
+        ]
+        if not removed:
+            return 0
+        _, payloads, instants, claims, options = zip(*removed, strict=True)
+        anew = [KeyClaim(claim.key, "replace", claim.keep_key) for claim in claims]
+        await self.queue._push(payloads, instants, anew, options)
+        return len(removed)
+
+    async def _waiting(self, prefix: str) -> list[tuple[Job, str]]:
+        """Messages under the prefix that nobody has been given yet, with their config's hash."""
+        store = await self.queue.store()
+        found: list[tuple[Job, str]] = []
+        for state in (State.SCHEDULED, State.READY):
+            cursor: int | None = 0
+            while cursor is not None:
+                page = await store.find(
+                    self.queue.tenant,
+                    self.queue.queue,
+                    state=state,
+                    tag=TAG,
+                    cursor=cursor,
+                    limit=PAGE,
+                )
+                cursor = page.cursor
+                for job in page.jobs:
+                    name, hash_, _ = _parsed(job)
+                    if name == prefix and job.attempt == 0:
+                        found.append((job, hash_))
+        return found
+
+    async def _remove(self, jobs: Sequence[Job]) -> int:
+        if not jobs:
+            return 0
+        store = await self.queue.store()
+        return len((await store.cancel(self.queue.tenant, [job.id for job in jobs])).acked)
+
+    # -- again and again -------------------------------------------------------------------------
+
+    async def ainstall(
+        self, config_hash: str, prefix: str, interval: Duration, generate: Generator
+    ) -> "Installed":
+        """Offer what `generate(now)` answers, now and at every interval until it is closed.
+
+        It answers after the first time; the rest goes on in this loop, and `Installed` owns it.
+        """
+        interval_ms = duration_ms(interval, "interval")
+        messages = generate(self._now())
+        await self.ainstall_tick(config_hash, prefix, messages)
+        going_on = self._go_on(config_hash, prefix, interval_ms, generate)
+        return Installed(self, asyncio.create_task(going_on))
+
+    def install(
+        self, config_hash: str, prefix: str, interval: Duration, generate: Generator
+    ) -> "Installed":
+        call = self.ainstall(config_hash, prefix, interval, generate)
+        return self.queue._run(call, "install()", "ainstall()")
+
+    async def ainstall_daily(
+        self, prefix: str, at: Sequence[str], tz: str, message: Callable[[datetime], M]
+    ) -> "Installed":
+        """A message for each day and hour (`"02:00"`), local time in `tz`, four ahead."""
+        return await self._ainstall_schedule(prefix, Daily(at=tuple(at), tz=tz), message)
+
+    def install_daily(
+        self, prefix: str, at: Sequence[str], tz: str, message: Callable[[datetime], M]
+    ) -> "Installed":
+        call = self.ainstall_daily(prefix, at, tz, message)
+        return self.queue._run(call, "install_daily()", "ainstall_daily()")
+
+    async def ainstall_periodic(
+        self, prefix: str, period: Duration, message: Callable[[datetime], M]
+    ) -> "Installed":
+        """A message for each multiple of the period since the epoch, four ahead."""
+        schedule = Every(every_ms=duration_ms(period, "period"))
+        return await self._ainstall_schedule(prefix, schedule, message)
+
+    def install_periodic(
+        self, prefix: str, period: Duration, message: Callable[[datetime], M]
+    ) -> "Installed":
+        call = self.ainstall_periodic(prefix, period, message)
+        return self.queue._run(call, "install_periodic()", "ainstall_periodic()")
+
+    async def _ainstall_schedule(
+        self, prefix: str, schedule: Daily | Every, message: Callable[[datetime], M]
+    ) -> "Installed":
+        check_schedule(schedule)
+        spec = CronSpec(name=prefix, queue=self.queue.queue, schedule=schedule)
+        zone = UTC if isinstance(schedule, Every) else ZoneInfo(schedule.tz)
+
+        def generate(now: datetime) -> list[CronMessage]:
+            ahead = plan(spec, now_ms=_ms(now), installed_until_ms=None).instants
+            return [CronMessage(message(_moment(at).astimezone(zone)), at) for at in ahead]
+
+        refresh_ms = plan(spec, now_ms=self._clock.now_ms(), installed_until_ms=None).refresh_ms
+        interval = timedelta(milliseconds=refresh_ms)
+        return await self.ainstall(config_hash(spec), prefix, interval, generate)
+
+    async def _go_on(
+        self, config_hash: str, prefix: str, interval_ms: int, generate: Generator
+    ) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1_000)
+            try:
+                if not await self.atick(config_hash, prefix, generate):
+                    log.info("cron %r: another config was installed after this one", prefix)
+                    return
+            except (PenstockError, OSError) as error:
+                log.warning("cron %r cannot be installed, trying again: %s", prefix, error)
+
+    async def atick(self, config_hash: str, prefix: str, generate: Generator) -> bool:
+        """What `install` does at every interval; False if another config took its place."""
+        mine: list[Job] = []
+        others: list[Job] = []
+        for job, hash_ in await self._waiting(prefix):
+            (mine if hash_ == config_hash else others).append(job)
+        # Ids ascend as messages are offered: whoever has the highest was there last.
+        if others and max(job.id for job in others) > max((job.id for job in mine), default=0):
+            return False
+        await self._offer(config_hash, prefix, generate(self._now()))
+        await self._remove(others)
+        return True
+
+    def _now(self) -> datetime:
+        return _moment(self._clock.now_ms())
+
+
+class Installed:
+    """Messages that come again and again until this is closed; what was offered stays."""
+
+    def __init__(self, service: CronService[Any], task: "asyncio.Task[None]") -> None:
+        self._service = service
+        self._task = task
+
+    @property
+    def running(self) -> bool:
+        """False once it was closed, or another config took its place."""
+        return not self._task.done()
+
+    async def aclose(self) -> None:
+        await _there(self._task, self._ended())
+
+    async def _ended(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def close(self) -> None:
+        self._service.queue._run(self.aclose(), "close()", "aclose()")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+async def _there(task: "asyncio.Task[None]", call: Coroutine[Any, Any, None]) -> None:
+    """Make a call in the loop of the task, be it another thread's."""
+    loop = task.get_loop()
+    if loop is asyncio.get_running_loop():
+        await call
+    elif loop.is_closed():
+        call.close()
+    else:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
+
+
+def _parsed(job: Job) -> tuple[str, str, int]:
+    try:
+        return parse_key(job.key or "")
+    except Invalid:
+        return "", "", 0
+
+
+def _moment(at_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=at_ms)
+
+
+def _ms(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

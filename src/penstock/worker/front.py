@@ -1,0 +1,140 @@
+"""A claim that waits on the handlers' own loop, while nothing runs there.
+
+A job that comes to an idle worker then starts in the turn of the loop in which it arrives, and the
+home thread hears of it afterwards: a change of threads less on the way from a push to its start.
+While anything runs, claims wait on the home thread, where no handler can keep a lease from being
+noticed; so this is for loops that run handlers and nothing else, and for servers. (A store on a path
+or in memory is the home thread's: the way there is as long as the way back.)
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.client.app import Penstock
+from penstock.model.errors import PenstockError
+from penstock.model.job import Lease
+from penstock.worker.held import LEASE_MS, Held, Work
+from penstock.worker.needs import needy
+from penstock.worker.pools.async_ import AsyncPool
+
+LOOKS: Final = 6  # within the shortest lease
+
+
+class Front:
+    """Lives on the home thread, but for what says otherwise."""
+
+    def __init__(
+        self,
+        app: Penstock,
+        handlers: asyncio.AbstractEventLoop,
+        pool: AsyncPool,
+        lease_ms: int | None,
+        *,
+        take: Callable[[Lease], None],
+        adopt: Callable[[Held, list[Work]], None],
+    ) -> None:
+        self._app = app
+        self._handlers = handlers
+        self._home = asyncio.get_running_loop()
+        self._pool = pool
+        self._lease_ms = lease_ms
+        shortest = lease_ms or min(
+            each.plan.job.lease_ms or LEASE_MS for each in app.tasks.values()
+        )
+        self._look_s = shortest / LOOKS / 1_000
+        self._take = take  # what has to be looked at first
+        self._adopt = adopt  # what has begun
+
+    async def claim(self, **said: Any) -> Lease | None:
+        """A lease that was claimed and dealt with. Cancelled, it answers once it is known that
+        nothing more will come of it."""
+        there = _There(self._ask, said)
+        self._handlers.call_soon_threadsafe(there.begin)
+        try:
+            await self._heard(there)
+        except asyncio.CancelledError:
+            self._handlers.call_soon_threadsafe(there.cancel)
+            await self._heard(there)
+            raise
+        if there.error is not None:
+            raise there.error
+        return there.lease
+
+    async def _heard(self, there: "_There") -> None:
+        """Until it has come to its end. A handler that was begun may hold up the loop before that
+        could tell us: so we look, too."""
+        while not there.heard.is_set():
+            if there.found:
+                self._hear(there)
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._look_s):
+                    await there.heard.wait()
+
+    def _hear(self, there: "_There") -> None:
+        if there.heard.is_set():
+            return
+        there.heard.set()
+        if there.begun is not None:
+            self._adopt(*there.begun)
+        elif there.lease is not None:
+            self._take(there.lease)
+
+    # -- on the handlers' loop -------------------------------------------------------------------
+
+    async def _ask(self, there: "_There") -> None:
+        try:
+            store = await self._app.store()
+            there.lease = await store.claim(self._app.tenant, **there.said)
+            if there.lease is not None:
+                there.begun = self._works(there.lease)
+        except PenstockError as error:
+            there.error = error
+        finally:
+            there.found = True
+            if there.begun is not None:
+                self._pool.begin(there.begun[1])
+            # Behind the first step of what has begun: the home thread would want the interpreter
+            # at the very moment at which the handler does.
+            tell = self._home.call_soon_threadsafe
+            self._handlers.call_soon(tell, self._hear, there)
+
+    def _works(self, lease: Lease) -> tuple[Held, list[Work]] | None:
+        """The calls, if all of them can be made here and now."""
+        held, tasks = Held(lease, self._lease_ms), self._app.tasks
+        works: list[Work] = []
+        for job in lease.jobs:
+            task = tasks.get(job.options.task)
+            if task is None or not task.is_async or task.batch is not None:
+                return None
+            work = Work(held, task, job)
+            if needy(work):
+                return None
+            works.append(work)
+        held.works.update(works)
+        return held, works
+
+
+class _There:
+    """A claim on the handlers' loop, and what has come of it."""
+
+    def __init__(
+        self, ask: "Callable[[_There], Coroutine[Any, Any, None]]", said: Mapping[str, Any]
+    ) -> None:
+        self._ask = ask
+        self.said = said
+        self._task: asyncio.Task[None] | None = None
+        self.found = False  # set when what follows is
+        self.lease: Lease | None = None
+        self.begun: tuple[Held, list[Work]] | None = None  # of that lease
+        self.error: PenstockError | None = None
+        self.heard = asyncio.Event()  # of the home thread: it knows
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._ask(self))
+
+    def cancel(self) -> None:
+        if self._task is not None and not self.found:
+            self._task.cancel()

@@ -1,0 +1,1 @@
+"""The data source and the pipeline on a real Spark: one session for all, real servers beside it."""

@@ -1,0 +1,1 @@
+"""The worker: real stores, real threads, real processes."""

@@ -1,0 +1,5 @@
+"""An app without tasks."""
+
+from penstock import Penstock
+
+app = Penstock("memory://")

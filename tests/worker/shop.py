@@ -1,0 +1,101 @@
+"""An app for workers in processes of their own. What handlers print tells the test how far they are.
+
+Executions are written down in the file that RAN names, a line each: the task, its argument, the pid.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+from penstock import Context, Penstock, SoftTimeout, at_once
+
+app = Penstock(max_attempts=2, backoff=at_once())
+
+
+def note(what: str) -> None:
+    path = os.environ.get("RAN")
+    if path is not None:
+        out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(out, f"{what} {os.getpid()}\n".encode())
+        os.close(out)
+
+
+def tell(what: str) -> None:
+    os.write(1, f"{what}\n".encode())
+
+
+@app.task
+async def quick(n: int) -> int:
+    note(f"quick {n}")
+    return n
+
+
+@app.task(max_attempts=0)
+async def step(n: int) -> None:
+    note(f"step {n}")
+    await asyncio.sleep(0.01)
+
+
+@app.task
+async def naps(seconds: float) -> str:
+    tell("naps")
+    await asyncio.sleep(seconds)
+    tell("woke")
+    return "slept"
+
+
+@app.task
+async def spins() -> None:
+    tell("spins")
+    while True:
+        pass
+
+
+@app.task
+async def computes(n: int, seconds: float) -> None:
+    note(f"computes {n}")
+    tell("computes")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@app.task
+def turns(ctx: Context, seconds: float) -> str:
+    ctx.progress(1)
+    tell("turns")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.001)
+    return "turned"
+
+
+@app.task(soft_timeout="50ms")
+def softly() -> str:
+    try:
+        time.sleep(60)
+    except SoftTimeout:
+        return "tidied up"
+    return "slept"
+
+
+@app.task
+def poison(how: str) -> None:
+    note(f"poison {how}")
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+async def talks(ctx: Context, n: int) -> dict[str, Any]:
+    ctx.progress(40, "so far")
+    ctx.log("said")
+    return {"n": n, "attempt": ctx.attempt, "results": list(ctx.results.values())}
+
+
+@app.task(queue="rows", batch=10)
+def rows(items: list[int]) -> list[Any]:
+    return [ValueError("odd") if n % 2 else n for n in items]

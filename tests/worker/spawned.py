@@ -1,0 +1,80 @@
+"""Servers and workers as processes, told by signals and heard by what they print."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from tests.faults.stores import ROOT
+
+PATIENCE_S = 60
+
+
+class Spawned:
+    """A process whose standard output is read line by line, and whose log goes to a file."""
+
+    def __init__(self, *argv: str, log: Path, **environ: str) -> None:
+        self.log = log
+        self._errors = log.open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli.main", *argv],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environ},
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def __enter__(self) -> "Spawned":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process.wait(PATIENCE_S)
+        self._errors.close()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        assert line, f"it ended: {self.log.read_text()}"
+        return line
+
+    async def hears(self, line: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asyncio.to_thread(self.line) == line
+
+    def tell(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def end(self) -> int:
+        return await asyncio.to_thread(self.process.wait, PATIENCE_S)
+
+
+@contextmanager
+def serving(store: str, log: Path, port: int = 0) -> Iterator[tuple[Spawned, str]]:
+    """A server, and the url that it is reached by."""
+    more = ("--no-http", "--json", "--log-level", "warning")
+    with Spawned("serve", "--url", store, "--port", str(port), *more, log=log) as server:
+        address = json.loads(server.line())["tcp"]
+        yield server, f"penstock://{address}"
+
+
+def worker(url: str, log: Path, *flags: str, **environ: str) -> Spawned:
+    argv = ("worker", "tests.worker.shop:app", "--url", url, "--no-cron", *flags)
+    return Spawned(*argv, log=log, **environ)

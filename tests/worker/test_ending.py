@@ -1,0 +1,191 @@
+"""How a worker ends: what runs may finish, the rest goes back, and no attempt is spent."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock import Context, Penstock, at_once
+from penstock.model.lifecycle import State
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
+from tests.worker.harness import closing, eventually, run, seen
+
+
+def app_on(url: str = "memory://") -> Penstock:
+    return Penstock(url, max_attempts=1, backoff=at_once())
+
+
+def test_running_jobs_finish_and_unstarted_ones_go_back_at_once() -> None:
+    app = app_on()
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def long() -> str:
+        began.set()
+        await go_on.wait()
+        return "finished"
+
+    async def case() -> None:
+        async with closing(app):
+            jobs = [await long.apush() for _ in range(2)]
+            worker = Worker(app, WorkerSettings(concurrency=1, cron=False))
+            living = asyncio.create_task(worker.run())
+            await began.wait()
+            worker.stop()
+            lease = None
+            store = await app.store()
+            while lease is None:
+                lease = await store.claim(app.tenant, ["default"], 10, wait_ms=1_000)
+            assert lease.ids == [jobs[1].id]
+            assert lease.jobs[0].attempt == 1
+            await asyncio.sleep(0)
+            assert not living.done()
+            go_on.set()
+            counts = await living
+            assert counts.completed == 1
+            assert (await seen(app, jobs[0].id)).result == b'"finished"'
+
+    run(case)
+
+
+@pytest.mark.parametrize("pool", ["async", "thread"])
+def test_what_does_not_finish_in_time_is_stopped_and_given_back(pool: str) -> None:
+    app = app_on()
+    began = threading.Event()
+    ended: list[bool] = []
+
+    @app.task
+    async def endless(ctx: Context) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(ctx.cancelled)
+
+    async def case() -> None:
+        async with closing(app):
+            job = await endless.apush()
+            worker = Worker(app, WorkerSettings(pool=pool, shutdown_s=0.05, cron=False))  # type: ignore[arg-type]
+            living = asyncio.create_task(worker.run())
+            await asyncio.to_thread(began.wait)
+            worker.stop()
+            counts = await living
+            assert counts.released == 1
+            back = await seen(app, job.id)
+            assert (back.state, back.attempt, back.errors) == (State.READY, 0, ())
+        assert ended == [True]
+
+    run(case)
+
+
+def test_told_twice_it_ends_at_once() -> None:
+    app = app_on()
+    began = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    async def case() -> None:
+        async with closing(app):
+            job = await endless.apush()
+            worker = Worker(app, WorkerSettings(shutdown_s=60, cron=False))
+            living = asyncio.create_task(worker.run())
+            await began.wait()
+            worker.stop()
+            worker.stop()
+            await living
+            assert (await seen(app, job.id)).attempt == 0
+
+    run(case)
+
+
+def test_cancelled_it_gives_back_what_it_has() -> None:
+    app = app_on()
+    began = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    async def case() -> None:
+        async with closing(app):
+            job = await endless.apush()
+            living = asyncio.create_task(Worker(app, WorkerSettings(cron=False)).run())
+            await began.wait()
+            living.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await living
+            assert (await seen(app, job.id)).state is State.READY
+
+    run(case)
+
+
+def test_it_ends_after_as_many_jobs_as_it_may_run() -> None:
+    app = app_on()
+
+    @app.task
+    async def one() -> None: ...
+
+    async def case() -> None:
+        async with closing(app):
+            await one.apush_many(() for _ in range(50))
+            worker = Worker(app, WorkerSettings(max_jobs=20, cron=False))
+            counts = await worker.run()
+            assert worker.outlived
+            assert (counts.claimed, counts.completed) == (20, 20)
+
+    run(case)
+
+
+def test_it_ends_when_it_has_grown_too_large() -> None:
+    app = app_on()
+
+    @app.task
+    async def one() -> None: ...
+
+    async def case() -> None:
+        async with closing(app):
+            await one.apush()
+            worker = Worker(app, WorkerSettings(max_rss_mb=1, cron=False))
+            await worker.run()
+            assert worker.outlived
+
+    run(case)
+
+
+def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> None:
+    """Neither its own job nor one that is handed over meanwhile loses its lease."""
+    app = app_on(f"sqlite:///{tmp_path}/jobs.db")
+    ran: list[int] = []
+
+    @app.task
+    async def computes(n: int, seconds: float) -> None:
+        ran.append(n)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+
+    async def case() -> None:
+        async with closing(app):
+            worker = Worker(app, WorkerSettings(lease_ms=800, cron=False))
+            living = asyncio.create_task(worker.run())
+            jobs = [await computes.apush(1, 2.4), await computes.apush(2, 0.0)]
+
+            async def both_done() -> bool:
+                return worker.counts.completed == 2
+
+            await eventually(both_done)
+            worker.stop()
+            await living
+            for job in jobs:
+                known = await seen(app, job.id)
+                assert (known.state, known.attempt) == (State.COMPLETED, 1)
+        assert sorted(ran) == [1, 2]
+
+    run(case)

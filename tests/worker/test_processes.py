@@ -1,0 +1,93 @@
+"""Handlers in processes: what they answer, how they are stopped, and what becomes of those who die."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client.home import Home
+from penstock.model.lifecycle import State
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
+from tests.worker import shop
+from tests.worker.harness import closing, ending, eventually, run, seen, working
+
+WHERE = "tests.worker.shop:app"
+
+
+@pytest.fixture(autouse=True)
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Handlers here never use the store; the worker does, and that is in this process."""
+    monkeypatch.setattr(shop.app, "home", Home("memory://", "default"))
+    # A process that is started finds the code where this one has it.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    yield
+
+
+def test_handlers_in_processes_answer_speak_and_are_stopped() -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=2):
+            one = await shop.quick.apush(5)
+            talk = await shop.talks.options(depends_on=[one]).apush(7)
+            assert await ending(one) == "5"
+            assert await ending(talk) == "{'n': 7, 'attempt': 1, 'results': [5]}"
+            assert (await seen(app, talk.id)).progress == 40
+            lines = await (await app.store()).logs(app.tenant, talk.id)
+            assert [line.message for line in lines] == ["said"]
+            assert await ending(await shop.softly.apush()) == "'tidied up'"
+            late = await shop.turns.options(timeout="100ms", max_attempts=1).apush(60)
+            assert await ending(late) == "dead timeout"
+            jobs = await shop.rows.options(max_attempts=1).apush_many(range(4))
+            ended = [await ending(job) for job in jobs]
+            assert ended == ["0", "dead ValueError", "2", "dead ValueError"]
+
+    run(case)
+
+
+def test_a_job_that_kills_its_process_is_dead_and_others_go_on() -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            killed, left = await shop.poison.apush("kill"), await shop.poison.apush("exit")
+            after = await shop.quick.apush(1)
+            assert [await ending(job) for job in (killed, left)] == ["dead WorkerDied"] * 2
+            assert await ending(after) == "1"
+            errors = (await seen(app, killed.id)).errors
+            assert [error.attempt for error in errors] == [1, 2]
+            assert errors[0].message == "the process that ran it was killed by SIGKILL"
+            (error, _) = (await seen(app, left.id)).errors
+            assert error.message == "the process that ran it ended with exit code 3"
+
+    run(case)
+
+
+def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app):
+            settings = WorkerSettings(
+                pool="process", where=WHERE, concurrency=1, lease_ms=150, shutdown_s=0, cron=False
+            )
+            worker = Worker(app, settings)
+            living = asyncio.create_task(worker.run())
+            store = await app.store()
+            begun = store.watch(app.tenant, kinds=["progress"])
+            endless = [await shop.turns.apush(60) for _ in range(2)]
+            await anext(begun)
+            assert await endless[0].acancel()
+            await anext(begun)  # there is a slot again
+
+            async def counted() -> bool:
+                return worker.counts.lost == 1
+
+            await eventually(counted)
+            worker.stop()
+            counts = await living
+            assert (counts.released, counts.failed) == (1, 0)
+            back = await seen(app, endless[1].id)
+            assert (back.state, back.attempt) == (State.READY, 0)
+
+    run(case)

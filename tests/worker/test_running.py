@@ -1,0 +1,375 @@
+"""Jobs through a worker: outcomes, contexts, timeouts, cancellation, in a loop and in threads."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Context, Dead, Penstock, PushedJob, Retry, SoftTimeout, at_once
+from penstock.client.middleware import Middleware
+from penstock.model.lifecycle import State
+from tests.worker.harness import closing, ending, eventually, run, seen, working
+
+each_pool = pytest.mark.parametrize("pool", ["async", "thread"])
+
+
+def shop(url: str = "memory://", **options: Any) -> Penstock:
+    return Penstock(url, max_attempts=1, backoff=at_once(), **options)
+
+
+@each_pool
+@pytest.mark.parametrize("scheme", ["memory", "sqlite"])
+def test_handlers_answer_fail_and_ask_for_another_attempt(
+    scheme: str, pool: str, tmp_path: Path
+) -> None:
+    app = shop("memory://" if scheme == "memory" else f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @app.task
+    def half(n: int) -> float:
+        return n / 2
+
+    @app.task(max_attempts=3)
+    async def stubborn(ctx: Context) -> int:
+        if ctx.attempt < 3:
+            raise Retry("1ms")
+        return ctx.attempt
+
+    @app.task(max_attempts=3)
+    def hopeless() -> None:
+        raise Dead("never")
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool) as worker:
+            jobs: list[PushedJob[Any]] = [await double.apush(3), await half.apush(3)]
+            jobs += [await stubborn.apush(), await hopeless.apush(), await half.apush(0)]
+            bad = await double.apush("three")  # type: ignore[arg-type]
+            assert [await ending(job) for job in jobs] == ["6", "1.5", "3", "dead Dead", "0.0"]
+            assert await ending(bad) == "dead BadArguments"
+            hopeless_job = await seen(app, jobs[3].id)
+            assert hopeless_job.attempt == 1
+            assert "never" in hopeless_job.errors[0].trace
+            assert hopeless_job.worker == worker.settings.called()
+        counts = worker.counts
+        assert (counts.completed, counts.failed, counts.dead) == (4, 4, 2)
+
+    run(case)
+
+
+@each_pool
+def test_many_jobs_are_completed_once_each(pool: str) -> None:
+    app, ran = shop(), []
+
+    @app.task
+    async def note(n: int) -> None:
+        if n % 7 == 0:
+            await asyncio.sleep(0)
+        ran.append(n)
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool, concurrency=20) as worker:
+            jobs = await note.apush_many((n,) for n in range(3_000))
+
+            async def all_done() -> bool:
+                return worker.counts.completed == len(jobs)
+
+            await eventually(all_done)
+        assert sorted(ran) == list(range(3_000))
+        assert worker.counts.claimed == 3_000
+
+    run(case)
+
+
+@each_pool
+def test_what_a_handler_says_is_kept_with_its_job(pool: str) -> None:
+    app = shop()
+
+    @app.task
+    async def talk(ctx: Context, lines: int) -> str:
+        for n in range(lines):
+            ctx.log(f"line {n}")
+        ctx.partial({"so": "far"})
+        ctx.progress(10)
+        ctx.progress(70, "nearly")
+        ctx.heartbeat()
+        return ctx.worker
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool, name="w1"):
+            store = await app.store()
+            partials = store.watch(app.tenant, kinds=["partial"])
+            job = await talk.apush(150)
+            assert await ending(job) == "'w1'"
+            kept = await seen(app, job.id)
+            assert (kept.progress, kept.progress_message) == (70, "nearly")
+            lines = [line.message for line in await store.logs(app.tenant, job.id)]
+            assert lines == [f"line {n}" for n in range(50, 150)]
+            event = await anext(partials)
+            assert list(event.ids) == [job.id]
+            await partials.aclose()  # type: ignore[attr-defined]
+
+    run(case)
+
+
+@each_pool
+def test_a_soft_timeout_is_raised_in_the_handler(pool: str) -> None:
+    app = shop()
+
+    @app.task(soft_timeout="20ms")
+    async def naps() -> str:
+        try:
+            await asyncio.sleep(60)
+        except SoftTimeout:
+            async with asyncio.timeout(60):  # is not confused by the cancellation
+                await asyncio.sleep(0)
+            return "tidied up"
+        return "slept"
+
+    @app.task(soft_timeout="20ms")
+    def spins() -> str:
+        turns = 0
+        try:
+            while True:
+                turns += 1
+        except SoftTimeout:
+            return "tidied up"
+
+    @app.task(soft_timeout="20ms")
+    async def ignores() -> None:
+        await asyncio.sleep(60)
+
+    @app.task(soft_timeout="60s")
+    async def quick() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool):
+            jobs = [await task.apush() for task in (naps, spins, ignores, quick)]
+            ended = [await ending(job) for job in jobs]
+            assert ended == ["'tidied up'", "'tidied up'", "dead SoftTimeout", "'done'"]
+
+    run(case)
+
+
+@each_pool
+def test_a_handler_is_stopped_at_its_timeout_and_when_its_job_is_cancelled(pool: str) -> None:
+    app = shop()
+    stopped: list[str] = []
+    began = threading.Semaphore(0)
+
+    @app.task
+    async def waits(ctx: Context, name: str) -> None:
+        began.release()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.append(f"{name} {ctx.cancelled}" if pool == "async" else name)
+
+    @app.task
+    def turns(name: str) -> None:
+        began.release()
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            stopped.append(name)
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool, lease_ms=100) as worker:
+            jobs = [await task.apush("cancelled") for task in (waits, turns)]
+            for _ in jobs:
+                await asyncio.to_thread(began.acquire)
+            assert [await job.acancel() for job in jobs] == [True, True]
+            late = [await task.options(timeout="30ms").apush("late") for task in (waits, turns)]
+            assert [await ending(job) for job in late] == ["dead timeout"] * 2
+
+            async def all_stopped() -> bool:
+                return len(stopped) == 4
+
+            await eventually(all_stopped)
+        assert (
+            sorted(each.partition(" ")[0] for each in stopped) == ["cancelled"] * 2 + ["late"] * 2
+        )
+        assert all(each in ("cancelled", "late") or each.endswith(" True") for each in stopped)
+        assert (worker.counts.lost, worker.counts.timed_out) == (2, 2)
+
+    run(case)
+
+
+def test_a_handler_that_cancels_itself_has_failed() -> None:
+    app = shop()
+
+    @app.task
+    async def gives_up() -> None:
+        raise asyncio.CancelledError
+
+    async def case() -> None:
+        async with closing(app), working(app):
+            assert await ending(await gives_up.apush()) == "dead CancelledError"
+
+    run(case)
+
+
+@each_pool
+def test_a_batch_task_gets_the_jobs_of_a_lease_together(pool: str) -> None:
+    app, sizes = shop(), []
+
+    @app.task(queue="rows", batch=100)
+    async def rows(items: list[int]) -> list[Any]:
+        sizes.append(len(items))
+        return [ValueError("odd") if n == 5 else n if n == 6 else None for n in items]
+
+    @app.task(queue="rows")
+    async def alone(n: int) -> int:
+        return n
+
+    async def case() -> None:
+        async with closing(app):
+            jobs = await rows.apush_many(range(250))
+            beside = await alone.apush(1)
+            wrong = await rows.apush("x")  # type: ignore[arg-type]
+            async with working(app, pool=pool, concurrency=4):
+                assert await ending(jobs[5]) == "dead ValueError"
+                assert await ending(jobs[6]) == "6"
+                assert await ending(jobs[249]) == "None"
+                assert await ending(beside) == "1"
+                assert await ending(wrong) == "dead BadArguments"
+        assert max(sizes) == 100
+        assert sum(sizes) == 250
+
+    run(case)
+
+
+def test_a_batch_that_completes_is_acked_whole() -> None:
+    app = shop()
+    seen_ids: list[int] = []
+
+    @app.task(batch=1_000)
+    async def rows(ctx: Context, items: list[int]) -> None:
+        seen_ids.extend(job.id for job in ctx.jobs)
+
+    async def case() -> None:
+        async with closing(app):
+            jobs = await rows.apush_many(range(3_000))
+            async with working(app, concurrency=1) as worker:
+                for job in (jobs[0], jobs[2_999]):
+                    assert await ending(job) == "None"
+
+                async def all_done() -> bool:
+                    return worker.counts.completed == 3_000
+
+                await eventually(all_done)
+        assert sorted(seen_ids) == jobs.ids
+
+    run(case)
+
+
+def test_a_handler_can_ask_for_the_results_of_dependencies() -> None:
+    app = shop()
+
+    @app.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.task
+    async def total(ctx: Context) -> int:
+        return sum(ctx.results.values())
+
+    async def case() -> None:
+        async with closing(app), working(app):
+            parts = [await add.apush(n, n) for n in range(4)]
+            assert await ending(await total.options(depends_on=parts).apush()) == "12"
+
+    run(case)
+
+
+def test_middleware_stands_around_every_run() -> None:
+    heard: list[str] = []
+
+    class Listens(Middleware):
+        def before_run(self, context: Context) -> None:
+            heard.append(f"before {context.job.options.task}")
+            context.progress(1)
+
+        def after_run(self, context: Context, outcome: Any) -> None:
+            heard.append(f"after {type(outcome).__name__}")
+
+    app = shop(middleware=[Listens()])
+
+    @app.task
+    async def one() -> int:
+        return 1
+
+    @app.task
+    def two() -> None:
+        raise ValueError
+
+    async def case() -> None:
+        async with closing(app), working(app):
+            job = await one.apush()
+            assert await ending(job) == "1"
+            assert (await seen(app, job.id)).progress == 1
+            assert await ending(await two.apush()) == "dead ValueError"
+        assert heard == ["before one", "after Completed", "before two", "after Failed"]
+
+    run(case)
+
+
+def test_a_result_that_the_store_refuses_ends_its_job_alone() -> None:
+    app = shop()
+
+    @app.task
+    async def large(size: int) -> str:
+        return "x" * size
+
+    async def case() -> None:
+        async with closing(app):
+            sizes = (1, 11 << 20, 2, 3)
+            jobs = list(await large.apush_many((size,) for size in sizes))
+            async with working(app):
+                ended = [await ending(job) for job in jobs]
+        assert ended == ["'x'", "dead ResultRefused", "'xx'", "'xxx'"]
+
+    run(case)
+
+
+def test_tasks_that_are_not_known_are_put_off_and_nothing_is_spent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, other = shop(), shop()
+
+    @app.task
+    async def known() -> int:
+        return 1
+
+    @other.task
+    async def unknown() -> None: ...
+
+    async def case() -> None:
+        async with closing(app), working(app) as worker:
+            other.home = app.home
+            jobs = [await unknown.apush() for _ in range(3)]
+            assert await ending(await known.apush()) == "1"
+
+            async def put_off() -> bool:
+                states = [(await seen(app, job.id)).state for job in jobs]
+                return states == [State.SCHEDULED] * 3
+
+            await eventually(put_off)
+            for job in jobs:
+                parked = await seen(app, job.id)
+                assert (parked.attempt, parked.errors) == (0, ())
+                assert parked.run_at > parked.created_at + 30_000
+                lines = await (await app.store()).logs(app.tenant, job.id)
+                assert "no task is called 'unknown' here" in lines[-1].message
+            assert worker.counts.parked >= 3
+
+    run(case)
+    assert caplog.text.count("no task is called 'unknown' here") == 1

@@ -1,0 +1,196 @@
+"""`penstock worker` as a process: signals, kills, stops, servers that go and come back."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.client.home import Home
+from penstock.model.job import JobError
+from penstock.model.lifecycle import State
+from tests.faults.stores import ROOT
+from tests.worker import shop
+from tests.worker.harness import ending, eventually, run, seen
+from tests.worker.spawned import serving, worker
+
+
+@asynccontextmanager
+async def reaching(url: str) -> AsyncIterator[None]:
+    """The app's tasks are pushed there."""
+    before, shop.app.home = shop.app.home, Home(url, "default")
+    try:
+        yield
+    finally:
+        await shop.app.aclose()
+        shop.app.home = before
+
+
+def test_signals_end_it_gracefully_and_then_at_once(tmp_path: Path) -> None:
+    """Also where a handler never lets go of the loop."""
+    log = tmp_path / "log"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                finishes = await shop.naps.apush(0.2)
+                with worker(url, log, "--log-format", "json") as first:
+                    await first.hears("naps")
+                    first.tell(signal.SIGTERM)
+                    await first.hears("woke")
+                    assert await first.end() == 0
+                assert await ending(finishes) == "'slept'"
+                stuck = await shop.spins.apush()
+                with worker(url, log) as second:
+                    await second.hears("spins")
+                    second.tell(signal.SIGINT)
+                    second.tell(signal.SIGTERM)
+                    assert await second.end() == 0
+                back = await seen(shop.app, stuck.id)
+                assert (back.state, back.attempt, back.errors) == (State.READY, 0, ())
+        assert '"message":"' in log.read_text()
+
+    run(case)
+
+
+def test_a_job_that_kills_its_worker_each_time_ends_among_the_dead(tmp_path: Path) -> None:
+    log, ran = tmp_path / "log", tmp_path / "ran"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                job = await shop.poison.apush("kill")
+                flags = ("--processes", "1", "--lease", "200ms")
+                with worker(url, log, *flags, RAN=str(ran)) as parent:
+                    assert await ending(job) == "dead lease_expired"
+                    assert await ending(await shop.quick.apush(3)) == "3"
+                    parent.tell(signal.SIGTERM)
+                    assert await parent.end() == 0
+        lines = [line.split() for line in ran.read_text().splitlines()]
+        assert [line[0] for line in lines] == ["poison", "poison", "quick"]
+        assert len({line[2] for line in lines}) == 3
+
+    run(case)
+
+
+def test_a_process_is_replaced_after_as_many_jobs_as_it_may_run(tmp_path: Path) -> None:
+    log, ran = tmp_path / "log", tmp_path / "ran"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                jobs = await shop.quick.apush_many((n,) for n in range(25))
+                with worker(url, log, "--max-jobs", "10", RAN=str(ran)) as parent:
+                    for job in jobs:
+                        await ending(job)
+                    parent.tell(signal.SIGTERM)
+                    assert await parent.end() == 0
+        lines = [line.split() for line in ran.read_text().splitlines()]
+        assert sorted(int(line[1]) for line in lines) == list(range(25))
+        assert sorted(Counter(line[2] for line in lines).values()) == [5, 10, 10]
+
+    run(case)
+
+
+def test_it_goes_on_with_a_server_that_was_killed_and_came_back(tmp_path: Path) -> None:
+    log, store = tmp_path / "log", f"sqlite:///{tmp_path}/jobs.db"
+
+    async def case() -> None:
+        with serving(store, log) as (server, url), worker(url, log, "--lease", "20s") as working:
+            async with reaching(url):
+                before = await shop.naps.apush(0.5)
+                await working.hears("naps")
+                server.process.kill()
+                await working.hears("woke")  # and has nobody to tell
+                with serving(store, log, int(url.rpartition(":")[2])):
+                    assert await ending(before) == "'slept'"
+                    assert (await seen(shop.app, before.id)).attempt == 1
+                    assert await ending(await shop.quick.apush(2)) == "2"
+                    working.tell(signal.SIGTERM)
+                    assert await working.end() == 0
+
+    run(case)
+
+
+def test_the_late_ack_of_a_stopped_worker_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                job = await shop.naps.apush(1.0)
+                with worker(url, log, "--lease", "300ms", "-c", "1") as stopped:
+                    await stopped.hears("naps")
+                    stopped.tell(signal.SIGSTOP)
+                    store = await shop.app.store()
+                    lease = await store.claim("default", ["default"], wait_ms=30_000)
+                    assert lease is not None
+                    assert lease.jobs[0].attempt == 2
+                    await asyncio.sleep(1.0)  # the nap is over before it goes on
+                    stopped.tell(signal.SIGCONT)
+
+                    async def told() -> bool:
+                        text = log.read_text()
+                        return "was taken away" in text or "were lost" in text
+
+                    await eventually(told)
+                    assert (await seen(shop.app, job.id)).state is State.ACTIVE
+                    error = JobError(kind="Ours", message="the second attempt is ours")
+                    failed = await store.fail("default", lease.token, error=error)
+                    assert failed.jobs[0].state is State.DEAD
+                    stopped.tell(signal.SIGTERM)
+                    assert await stopped.end() == 0
+
+    run(case)
+
+
+def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> None:
+    """It blocks the loop at once, before anybody but that loop knows of its lease."""
+    log, ran = tmp_path / "log", tmp_path / "ran"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                with worker(url, log, "--lease", "800ms", RAN=str(ran)) as busy:
+                    jobs = [await shop.computes.apush(1, 2.4)]
+                    await busy.hears("computes")
+                    jobs.append(await shop.computes.apush(2, 0.0))
+                    for job in jobs:
+                        assert await ending(job) == "None"
+                        assert (await seen(shop.app, job.id)).attempt == 1
+                    busy.tell(signal.SIGTERM)
+                    assert await busy.end() == 0
+        assert [line.split()[1] for line in ran.read_text().splitlines()] == ["1", "2"]
+
+    run(case)
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("tests.worker.nothing:app", "there is no module 'tests.worker.nothing'"),
+        ("tests.worker.shop", "is not MODULE:APP, as in shop.tasks:app"),
+        ("tests.worker.shop:apps", "the module 'tests.worker.shop' has no 'apps'"),
+        ("tests.worker.shop:quick", "is a Task, not a Penstock app"),
+        ("tests.worker.empty:app", "has no tasks"),
+    ],
+)
+def test_what_is_wrong_with_an_app_is_said_in_a_sentence(where: str, says: str) -> None:
+    from penstock.model.errors import Invalid
+    from penstock.worker.loading import load_app
+
+    with pytest.raises(Invalid, match=says):
+        load_app(where)
+
+
+def test_the_command_says_what_is_wrong_and_ends(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "penstock.cli.main", "worker", "nothing:app"]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "there is no module 'nothing'" in ended.stderr
