@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from penstock.model.fingerprint import fingerprint
 from penstock.model.job import JobError
 from penstock.spark import bronze, silver
 from penstock.spark.histogram import bucket, bucket_of, end_of, percentile_of, percentiles
-from penstock.spark.lake import Lake
+from penstock.spark.lake import TABLES, Lake
 from penstock.spark.pipeline import Pipeline
 from penstock.spark.report import report
 from tests.spark import recount
 from tests.spark.histories import happen
+from tests.spark.served import ROOT
 
 GOLD = ("gold.queue_minutes", "gold.errors", "gold.workers")
-SEEDS = range(1, 21) if os.environ.get("PENSTOCK_LONG") else range(1, 3)
 
 
 def line(**said: Any) -> str:
@@ -111,7 +111,9 @@ def test_percentiles_of_a_histogram_are_those_of_its_buckets(spark: SparkSession
 # -- the whole way ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(each, marks=pytest.mark.long) for each in range(2, 21))]
+)
 def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Segments arrive in two runs, the later ones first, one of them a second time, one damaged."""
     told, events = tmp_path / "told", tmp_path / "events"
@@ -150,17 +152,16 @@ def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, se
 def test_a_step_that_is_done_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """What a killed run leaves: bronze is written, the rest is not, and the step comes again."""
     events = tmp_path / "events"
-    asyncio.run(happen(99, events))
+    asyncio.run(happen(99, events, 60))
     lake = Lake(spark, str(tmp_path / "lake")).open()
     paths = [str(path) for path in sorted(events.glob("events-*.jsonl"))]
     lines = spark.read.text(paths).select("value", f.col("_metadata.file_path").alias("file"))
     killed = Pipeline(lake)
-    killed.derive = lambda _: None  # type: ignore[method-assign]
+    killed.derive = lambda days: None  # type: ignore[method-assign]
     killed.step(lines, 0)
     assert not lake.has("gold.queue_minutes")
-    for _ in range(2):
-        Pipeline(lake).step(lines, 0)
-        _compare(lake, events)
+    Pipeline(lake).step(lines, 0)
+    _compare(lake, events)
 
 
 def test_a_lake_of_another_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -234,3 +235,21 @@ def _bad(lake: Lake) -> list[tuple[int, str]]:
     rows = lake.read("bronze.bad")
     assert rows is not None
     return sorted((row.line, row.reason) for row in rows.collect())
+
+
+def test_the_tables_have_the_columns_that_their_page_describes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events = tmp_path / "events"
+    asyncio.run(happen(5, events, 40))
+    (events / f"events-{'b' * 32}-000000000001.jsonl").write_text("{\n")
+    lake = Lake(spark, str(tmp_path / "lake")).open()
+    Pipeline(lake).run(str(events))
+    page = (ROOT / "docs" / "reference" / "tables.md").read_text()
+    for name in TABLES:
+        rows = lake.read(name)
+        assert rows is not None, name
+        section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        table = [each for each in section.splitlines() if each.startswith("| `")]
+        described = {word for row in table for word in re.findall(r"`(\w+)`", row.split("|")[1])}
+        assert described == set(rows.columns), name

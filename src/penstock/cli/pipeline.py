@@ -30,10 +30,10 @@ def run(
     master: Master = "local[2]",
 ) -> None:
     """Bring the tables up to date with the event log. May be stopped and repeated at any time."""
-    from penstock.spark.pipeline import Pipeline
-
     _there(events)
     with _opened(lake, master) as place, _shown() as say:
+        from penstock.spark.pipeline import Pipeline
+
         pipeline = Pipeline(place, say)
         began = perf_counter()
         pipeline.run(events, follow_s=FOLLOW_S if follow else None)
@@ -51,18 +51,18 @@ def report(
     master: Master = "local[2]",
 ) -> None:
     """Write a page of plots and tables: one file that needs nothing else."""
-    from penstock.spark.report import report as page
-
     with _opened(lake, master) as place:
+        from penstock.spark.report import report as page
+
         out.write_text(page(place, title), encoding="utf-8")
     print(out)
 
 
 def compact(lake: Root, master: Master = "local[2]") -> None:
     """Join the many small files of each day. Not while a run is at work on the same lake."""
-    from penstock.spark.pipeline import Pipeline
-
     with _opened(lake, master) as place, _shown() as say:
+        from penstock.spark.pipeline import Pipeline
+
         days = Pipeline(place, say).compact()
     print(f"{days} days")
 
@@ -71,23 +71,21 @@ def compact(lake: Root, master: Master = "local[2]") -> None:
 def _opened(lake: str, master: str) -> "Iterator[Lake]":
     """A session and the lake; whatever goes wrong is one sentence and exit code 2."""
     from penstock.spark.plainly import plainly
+    from penstock.spark.session import start
 
     try:
-        from penstock.spark.session import start
+        with plainly():
+            spark = start(master=master)
+            try:
+                from penstock.spark.lake import Lake
 
-        spark = start(master=master)
-        try:
-            from penstock.spark.lake import Lake
-
-            yield Lake(spark, lake).open()
-        finally:
-            spark.stop()
+                yield Lake(spark, lake).open()
+            finally:
+                spark.stop()
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except PenstockError as error:
+    except (PenstockError, OSError) as error:
         _end(str(error))
-    except Exception as error:  # noqa: BLE001 - what Spark raises has no end
-        _end(plainly(error))
 
 
 def _end(sentence: str) -> None:
