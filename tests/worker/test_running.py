@@ -373,3 +373,26 @@ def test_tasks_that_are_not_known_are_put_off_and_nothing_is_spent(
 
     run(case)
     assert caplog.text.count("no task is called 'unknown' here") == 1
+
+
+def test_workers_that_do_not_know_a_task_do_not_hand_its_job_round() -> None:
+    app, other = shop(), shop()
+
+    @app.task
+    async def known() -> None: ...
+
+    @other.task
+    async def unknown() -> None: ...
+
+    async def case() -> None:
+        async with closing(app), working(app, name="a") as one, working(app, name="b") as two:
+            other.home = app.home
+            job = await unknown.apush()
+
+            async def put_off() -> bool:
+                return (await seen(app, job.id)).state is State.SCHEDULED
+
+            await eventually(put_off)
+            assert one.counts.parked + two.counts.parked <= 10
+
+    run(case)
