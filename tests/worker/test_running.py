@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, Dead, Penstock, PushedJob, Retry, SoftTimeout, at_once
+from penstock.client.flow import chain, group
 from penstock.client.middleware import Middleware
 from penstock.model.lifecycle import State
 from tests.worker.harness import closing, ending, eventually, run, seen, working
@@ -373,3 +374,51 @@ def test_tasks_that_are_not_known_are_put_off_and_nothing_is_spent(
 
     run(case)
     assert caplog.text.count("no task is called 'unknown' here") == 1
+
+
+def test_workers_that_do_not_know_a_task_do_not_hand_its_job_round() -> None:
+    app, other = shop(), shop()
+
+    @app.task
+    async def known() -> None: ...
+
+    @other.task
+    async def unknown() -> None: ...
+
+    async def case() -> None:
+        async with closing(app), working(app, name="a") as one, working(app, name="b") as two:
+            other.home = app.home
+            job = await unknown.apush()
+
+            async def put_off() -> bool:
+                return (await seen(app, job.id)).state is State.SCHEDULED
+
+            await eventually(put_off)
+            assert one.counts.parked + two.counts.parked <= 10
+
+    run(case)
+
+
+@each_pool
+def test_jobs_of_a_flow_get_the_results_of_those_before_them(pool: str) -> None:
+    app = shop()
+
+    @app.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.task
+    def total(parts: list[int]) -> int:
+        return sum(parts)
+
+    @app.task(batch=10)
+    async def squares(items: list[int]) -> list[int]:
+        return [item * item for item in items]
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool):
+            flow = chain(group(add.s(1, 2), add.s(3, 4)).then(total.s()), squares.s())
+            pushed = await flow.apush()
+            assert await pushed.aresult("30s") == 100
+
+    run(case)
