@@ -1,11 +1,12 @@
 """The ways out of `active`: ack, fail, release, expiry, timeout; and the heartbeat that puts off.
 
-Whole leases of plain jobs settle by ranges. A job with facts of its own, or one that is named,
-settles by itself. Every way out frees what the job held.
+Plain jobs complete by ranges, whole leases and those that are named alike. A job with facts of its
+own, and any other way out, is settled job by job. Every way out frees what the job held.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.kernel import tell
@@ -141,7 +142,7 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
                 if _holder(lease, job_id) is not None:
                     raise Invalid(f"job {job_id} is not acked by this call", "results")
                 lost.append(job_id)
-    for run, offset in sorted(held, key=_by_id):  # however they were named
+    for run, offset in sorted(held, key=_by_id) if results else ():  # however they were named
         side = run.block.sides.get(offset)
         place = results.get(run.block.base + offset)
         if place is not None:
@@ -150,6 +151,8 @@ def ack(kernel: "Kernel", command: Ack) -> Acked:
                 side.result, side.result_codec = place, command.codec
                 kernel.chunks[place[0]] = kernel.chunks.get(place[0], 0) + 1
         _complete(kernel, lease, run, offset, side)
+    if not results:
+        _ack_some(kernel, lease, held)
     lease.queue.stir()
     return Acked(Ids.of(run.block.base + offset for run, offset in held), Ids.of(lost))
 
@@ -255,6 +258,36 @@ def _ack_whole(kernel: "Kernel", lease: LeaseRecord) -> Ids:
     drop(kernel, lease)
     lease.queue.stir()
     return Ids(tuple(done))
+
+
+def _ack_some(kernel: "Kernel", lease: LeaseRecord, held: list[Held]) -> None:
+    """Some jobs of the lease complete: a worker tells them as they end. Plain ones of a block go
+    together, by ascending ids however they were named; it is one end and one event."""
+    blocks: dict[int, list[Held]] = {}
+    for each in held:
+        blocks.setdefault(each[0].block.number, []).append(each)
+    for _, own in sorted(blocks.items()):
+        own.sort(key=itemgetter(1))
+        block = own[0][0].block
+        offsets = [offset for _, offset in own]
+        sides = block.sides
+        if len(own) == 1 or block.retained or (sides and not sides.keys().isdisjoint(offsets)):
+            for run, offset in own:
+                _complete(kernel, lease, run, offset, sides.get(offset))
+            continue
+        lo, hi = offsets[0], offsets[-1] + 1
+        mask = None
+        if hi - lo > len(own):
+            marks = bytearray(hi - lo)
+            for offset in offsets:
+                marks[offset - lo] = 1
+            mask = bytes(marks)
+        now = kernel.now
+        if kernel.events is not None:
+            tell.completed(kernel, lease, block, lo, hi, mask, now)
+        for run, offset in own:
+            leave(kernel, run, offset)
+        end_range(kernel, block, lo, hi, mask, len(own), now, lease.claimed_at, lease.worker)
 
 
 def _complete(

@@ -19,6 +19,7 @@ def server(directory: Path) -> Iterator[dict[str, Any]]:
     command = [
         *_penstock("serve", "--json", "--port", "0", "--http-port", "0"),
         *("--url", f"sqlite:///{directory}/jobs.db", "--log-level", "warning"),
+        *("--events", f"{directory}/events"),
     ]
     with (directory / "server.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=directory)  # noqa: S603

@@ -10,8 +10,10 @@ from rich.console import Console
 
 from penstock.cli.demo import processes
 from penstock.cli.demo.load import Load, push_all
+from penstock.cli.demo.pipeline import tables
 from penstock.cli.demo.show import Screen, summary
 from penstock.cli.demo.tally import Tally
+from penstock.model.errors import Overloaded
 from penstock.model.event import EventKind
 from penstock.model.lifecycle import State
 from penstock.model.store import QueueInfo, Store
@@ -28,10 +30,15 @@ WAITING: Final = ("-q", "cron:4,payments:2,etl:2,emails:1,images:1", "-c", "200"
 COMPUTING: Final = ("-q", "reports,imports", "--pool", "process", "-c", "2", "--name", "processes")
 
 
-def demo(scale: float = 1.0) -> int:
-    """Answers the exit code: 0 if everything ended as it should."""
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
-        return asyncio.run(_demo(Path(directory), Load.of(scale), Console()))
+def demo(scale: float = 1.0, out: Path | None = None) -> int:
+    """Answers the exit code: 0 if everything ended as it should. `out`: where the report goes."""
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name:
+        directory = Path(name)
+        code = asyncio.run(_demo(directory, Load.of(scale), console))
+        if code == 0 and out is not None:
+            tables(console, directory, out)
+    return code
 
 
 async def _demo(directory: Path, load: Load, console: Console) -> int:
@@ -47,13 +54,15 @@ async def _demo(directory: Path, load: Load, console: Console) -> int:
                 processes.worker(directory, url, *COMPUTING),
             ):
                 began = perf_counter()
-                watching = asyncio.create_task(_watch(store, screen, load, tally))
+                pushed = asyncio.Event()
+                watching = asyncio.create_task(_watch(store, screen, tally, pushed))
                 await push_all(url, load, screen.pushed)
                 pushed_s = perf_counter() - began
+                pushed.set()
                 async with asyncio.timeout(LIMIT_S):
                     infos = await watching
                 seconds = perf_counter() - began
-            await summary(console, store, TENANT, infos, tally, pushed_s, seconds)
+            await summary(console, store, TENANT, infos, tally, load.jobs, pushed_s, seconds)
             return 0
         except TimeoutError:
             console.print(f"not done after {LIMIT_S:.0f} s:\n{processes.tail(directory)}")
@@ -65,19 +74,26 @@ async def _demo(directory: Path, load: Load, console: Console) -> int:
 
 
 async def _listen(store: Store, tally: Tally) -> None:
-    async for event in store.watch(TENANT, kinds=HEARD):
-        tally.hear(event)
+    """Whoever listens too slowly is let go, and begins again with a gap."""
+    while True:
+        try:
+            async for event in store.watch(TENANT, kinds=HEARD):
+                tally.hear(event)
+        except Overloaded:
+            tally.whole = False
 
 
-async def _watch(store: Store, screen: Screen, load: Load, tally: Tally) -> list[QueueInfo]:
+async def _watch(
+    store: Store, screen: Screen, tally: Tally, pushed: asyncio.Event
+) -> list[QueueInfo]:
     """Show how far it is until everything that was pushed has ended; then how the queues are."""
     while True:
+        over = pushed.is_set()
         infos = await store.queues(TENANT)
         left = sum(
             info.counts[state] for info in infos for state in UNFINISHED if info.queue != ALWAYS
         )
-        done = tally.total("completed") + tally.total("dead")
-        screen.update(infos, tally, done)
-        if done >= load.jobs and not left:
+        screen.update(infos, tally, left)
+        if over and not left:
             return infos
         await asyncio.sleep(LOOK_S)

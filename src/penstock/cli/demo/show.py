@@ -61,8 +61,9 @@ class Screen:
     def pushed(self, jobs: int) -> None:
         self._progress.advance(self._push, jobs)
 
-    def update(self, infos: Sequence[QueueInfo], tally: Tally, done: int) -> None:
-        self._progress.update(self._done, completed=min(done, self._load.jobs))
+    def update(self, infos: Sequence[QueueInfo], tally: Tally, left: int) -> None:
+        pushed = self._progress.tasks[self._push].completed
+        self._progress.update(self._done, completed=max(pushed - left, 0))
         self._live.update(Group(_queues(infos, tally), self._progress))
 
 
@@ -91,6 +92,7 @@ async def summary(
     tenant: str,
     infos: Sequence[QueueInfo],
     tally: Tally,
+    jobs: int,
     pushed_s: float,
     seconds: float,
 ) -> None:
@@ -113,12 +115,15 @@ async def summary(
             *times,
         )
     console.print(table)
-    done = tally.total("completed") + tally.total("dead")
     console.print(
-        f"{done:,} jobs ended in {seconds:.1f} s: {done / seconds:,.0f} a second, every push safe on"
-        f" the disk before its answer ({tally.total('pushed') / pushed_s:,.0f} a second);"
+        f"{jobs:,} jobs ended in {seconds:.1f} s: {jobs / seconds:,.0f} a second, every push safe on"
+        f" the disk before its answer ({jobs / pushed_s:,.0f} a second);"
         f" {tally.total('retried'):,} attempts tried again, told in {tally.events:,} events."
     )
+    if not tally.whole:
+        console.print(
+            "This machine is busy: some events were missed, and the counts above are low."
+        )
     await _dead(console, store, tenant, infos)
 
 

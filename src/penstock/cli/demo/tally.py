@@ -17,6 +17,7 @@ class Tally:
         self.wait_ms: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.run_ms: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.events = 0
+        self.whole = True  # nothing was missed
 
     def hear(self, event: Event) -> None:
         jobs = len(event.ids)
