@@ -69,7 +69,7 @@ def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> 
         app = shop.app
         async with closing(app):
             settings = WorkerSettings(
-                pool="process", where=WHERE, concurrency=1, lease_ms=150, shutdown_s=0, cron=False
+                pool="process", where=WHERE, concurrency=1, lease_ms=1_500, shutdown_s=0, cron=False
             )
             worker = Worker(app, settings)
             living = asyncio.create_task(worker.run())

@@ -183,7 +183,7 @@ def test_a_handler_is_stopped_at_its_timeout_and_when_its_job_is_cancelled(pool:
             stopped.append(name)
 
     async def case() -> None:
-        async with closing(app), working(app, pool=pool, lease_ms=100) as worker:
+        async with closing(app), working(app, pool=pool, lease_ms=900) as worker:
             jobs = [await task.apush("cancelled") for task in (waits, turns)]
             for _ in jobs:
                 await asyncio.to_thread(began.acquire)
