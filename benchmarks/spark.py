@@ -91,7 +91,7 @@ def served(store: str, directory: Path) -> Iterator[str]:
     url = store if store == "memory://" else f"{store}:///{directory}/jobs"
     command = [sys.executable, "-m", "penstock.cli.main", "serve", "--url", url, "--json"]
     process = subprocess.Popen(
-        [*command, "--port", "0", "--no-http", "--shutdown-s", "0"],
+        [*command, "--port", "0", "--no-http", "--shutdown-s", "0", "--log-level", "error"],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -85,14 +85,28 @@ def _finish(kernel: "Kernel", tenant: str, bulk: Bulk, finished: FinishedBulk) -
 def _drop(kernel: "Kernel", tenant: str, held: HeldPush) -> int:
     """Held jobs vanish; answers how many there still were."""
     dropped = 0
-    for job_id in range(held.first, held.first + held.count):
-        found = kernel.locate(tenant, job_id)
-        if found is not None and found[0].codes[found[1]] == HELD:
-            discard_unborn(kernel, *found)
-            dropped += 1
-            if not found[0].live:
-                found[0].queue.drop_block(found[0])
+    for block, lo, hi in _stretches(kernel, tenant, held):
+        for begin, end in _held(block, lo, hi):
+            discard_unborn(kernel, block, begin, end)
+            dropped += end - begin
+        if not block.live:
+            block.queue.drop_block(block)
     return dropped
+
+
+def _held(block: Block, lo: int, hi: int) -> Iterator[tuple[int, int]]:
+    """The stretches of held jobs among these: nearly always all are."""
+    codes = block.codes
+    begin = codes.find(HELD, lo, hi)
+    while begin >= 0:
+        end = begin + 1
+        if codes.count(HELD, begin, hi) == hi - begin:
+            end = hi
+        else:
+            while end < hi and codes[end] == HELD:
+                end += 1
+        yield begin, end
+        begin = codes.find(HELD, end, hi)
 
 
 class Decision(NamedTuple):
@@ -315,7 +329,7 @@ def _publish_one(
             version = _version(block, offset)
             version.run_at = until
             replace(kernel, *known, version, block.sides[offset].keys)
-        discard_unborn(kernel, block, offset)
+        discard_unborn(kernel, block, offset, offset + 1)
         for follower in dict.fromkeys(plan.followers.get(job_id, ())):
             redirect(kernel, tenant, follower, job_id, decision.owner)
         return False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.kernel.blocks import SIZE, UNFILED, Block, EndRun, Side
 from penstock.kernel.codes import (
     ACTIVE,
+    BYTE,
     COMPLETED,
     COUNTER_OF,
     DEAD,
@@ -424,24 +425,30 @@ def unref(kernel: "Kernel", block: Block, lo: int, hi: int, mask: bytes | None) 
         record += 1
 
 
-def discard_unborn(kernel: "Kernel", block: Block, offset: int) -> None:
-    """A held job vanishes without ever having been: its bulk was aborted or left it out."""
+def discard_unborn(kernel: "Kernel", block: Block, lo: int, hi: int) -> None:
+    """Held jobs vanish without ever having been: their bulk was aborted or left them out.
+
+    For a whole stretch at once, since a bulk may hold millions: 0.01 µs a job, and 2 µs one by one.
+    """
     block.touch()
     if kernel.awaited:
-        kernel.note_ends(block, offset, offset + 1, None)
-    side = block.sides.pop(offset, None)
-    if side is not None:
-        unpin(kernel, block.queue.tenant.name, side.depends_on)
-        for place in (side.payload, side.result):
-            if place is not None:
-                kernel.drop_chunk(place[0], 1)
-    queue = block.queue
+        kernel.note_ends(block, lo, hi, None)
+    if block.has_sides(lo, hi):
+        for offset in range(lo, hi):
+            side = block.sides.pop(offset, None)
+            if side is None:
+                continue
+            unpin(kernel, block.queue.tenant.name, side.depends_on)
+            for place in (side.payload, side.result):
+                if place is not None:
+                    kernel.drop_chunk(place[0], 1)
+    queue, n = block.queue, hi - lo
     if queue.bounded:
-        _lower_bounds(queue, block, offset, offset + 1, None, 1)
-    queue.counts[HELD] -= 1
-    block.codes[offset] = GONE
-    block.live -= 1
-    unref(kernel, block, offset, offset + 1, None)
+        _lower_bounds(queue, block, lo, hi, None, n)
+    queue.counts[HELD] -= n
+    block.codes[lo:hi] = BYTE[GONE] * n
+    block.live -= n
+    unref(kernel, block, lo, hi, None)
 
 
 # -- dependants ----------------------------------------------------------------------------------
