@@ -179,7 +179,8 @@ def test_the_menu_loads_no_store() -> None:
         "print([m for m in sys.modules if m.startswith('penstock.')], 'asyncio' in sys.modules)"
     )
     assert said.startswith("penstock ")
-    assert said.splitlines()[-1] == "['penstock.cli', 'penstock.cli.main'] False"
+    loaded = ["penstock.model", "penstock.model.version", "penstock.cli", "penstock.cli.main"]
+    assert said.splitlines()[-1] == f"{loaded} False"
 
 
 def test_every_command_is_on_the_menu_and_has_help(place: Path) -> None:
@@ -198,7 +199,8 @@ def test_every_command_is_on_the_menu_and_has_help(place: Path) -> None:
 
 
 def test_every_listing_takes_json(place: Path) -> None:
-    without = {"demo", "backup", "restore", "verify", "token hash"}
+    without = {"demo", "worker", "backup", "restore", "verify", "token hash"}
+    without |= {"pipeline run", "pipeline report", "pipeline compact"}
     for name, command in commands():
         options = {option for each in command.params for option in each.opts}
         assert ("--json" in options) == (name not in without), name

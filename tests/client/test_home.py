@@ -1,6 +1,7 @@
 """One app, many threads, loops and processes: where its store lives, and how it comes to an end."""
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -270,3 +271,20 @@ for name in ("typer", "rich", "prometheus_client", "httptools", "pytest"):
 print("fine")
 """)
     assert said == "fine\n"
+
+
+def test_several_tasks_of_one_loop_may_be_the_first_to_use_it(tmp_path: Path) -> None:
+    """The visit of the one must not end with that of the other."""
+
+    async def main() -> None:
+        home = Home(f"sqlite:///{tmp_path}/jobs.db", "default")
+        try:
+            stores = await asyncio.gather(home.store(), home.store(), home.store())
+            gc.collect()
+            await asyncio.sleep(0)
+            assert [await store.queues("default") for store in stores] == [[], [], []]
+        finally:
+            await home.aclose()
+
+    for _ in range(3):
+        asyncio.run(main())

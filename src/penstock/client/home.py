@@ -85,7 +85,9 @@ class Home:
         """
         loop = asyncio.get_running_loop()
         thread = self._thread
-        if thread is None or loop is not thread.loop:
+        # Another task of this loop may have come first: a visit that is replaced would end, and take
+        # the connection of all of them with it.
+        if loop not in self._visits and (thread is None or loop is not thread.loop):
             for other in [each for each in self._visits if each.is_closed()]:
                 self._visits.pop(other, None)
             visit = self._visits[loop] = _visit(self._visits, loop, store)
