@@ -8,7 +8,7 @@ from penstock.model.errors import Conflict, Invalid, NotFound
 from penstock.model.job import JobSpec, Run
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.store import BulkInfo
-from tests.conformance.harness import Harness
+from tests.conformance.harness import Harness, many_jobs
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -200,6 +200,7 @@ async def test_a_published_job_that_depends_on_a_dropped_one_fails(h: Harness) -
     assert await h.claimed("q", 5) == [goes_on]
 
 
+@many_jobs
 async def test_parts_interleaved_with_plain_pushes_over_several_blocks(h: Harness) -> None:
     await open_bulk(h)
     ids: dict[str, list[int]] = {"a": [], "x": [], "plain": []}
