@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 MASTER: Final = "local[2]"
 APP: Final = "penstock"
 NEEDED: Final = ("pyspark", "pyarrow", "pandas")
+QUIET: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n
+"""
 
 
 def start(
@@ -85,6 +94,7 @@ def java_options(java: Java, directory: Path) -> str:
         "-XX:+UseSerialGC",
         "-XX:-UsePerfData",
         f"-Dderby.system.home={directory}",
+        f"-Dlog4j2.configurationFile={_quiet(directory)}",
     ]
     archive = directory / f"classes-{java.version}-{version('pyspark')}.jsa"
     _adopt(archive)
@@ -94,6 +104,16 @@ def java_options(java: Java, directory: Path) -> str:
         said.append(f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}")
     # An archive of another Java, or of another Spark, is passed over without a word.
     return " ".join([*said, "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off"])
+
+
+def _quiet(directory: Path) -> Path:
+    """What Spark says while it starts is for its developers: only errors are shown."""
+    path = directory / "log4j2.properties"
+    if not path.exists() or path.read_text() != QUIET:
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(QUIET)
+        fresh.replace(path)
+    return path
 
 
 def _adopt(archive: Path) -> None:

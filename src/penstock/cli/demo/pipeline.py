@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.demo.show import in_words
 from penstock.model.errors import PenstockError
 
 
@@ -38,12 +39,12 @@ def tables(console: Console, directory: Path, out: Path) -> None:
     table = Table(title="gold.queue_minutes, made by Spark from the events", title_justify="left")
     table.add_column("queue")
     table.add_column("minute")
-    for name in ("pushed", "completed", "retried", "dead", "wait p99", "run p99", "left"):
+    for name in ("pushed", "completed", "retried", "dead", "wait p99", "run p99"):
         table.add_column(name, justify="right")
     for row in rows:
         counts = [f"{row[name]:,}" for name in ("pushed", "completed", "retried", "dead")]
-        times = [f"{row[name] or 0:,} ms" for name in ("wait_p99", "run_p99")]
-        table.add_row(row.queue, f"{row.minute:%H:%M}", *counts, *times, f"{row.backlog:,}")
+        times = [in_words(row[name]) for name in ("wait_p99", "run_p99")]
+        table.add_row(row.queue, f"{row.minute:%H:%M}", *counts, *times)
     console.print(table)
     seconds = time.perf_counter() - began
     console.print(f"{pipeline.lines:,} event lines in {seconds:.0f} s on Spark. The report: {out}")

@@ -103,7 +103,7 @@ async def summary(
     for info in infos:
         name, kinds = info.queue, tally.kinds[info.queue]
         times = [
-            _ms(percentile(counts[name], share))
+            in_words(percentile(counts[name], share))
             for counts in (tally.wait_ms, tally.run_ms)
             for share in (0.5, 0.99)
         ]
@@ -148,7 +148,7 @@ def _error(group: DeadGroup) -> str:
     return f"{group.kind}: {group.message}"[:90]
 
 
-def _ms(value: int | None) -> str:
+def in_words(value: int | None) -> str:
     if value is None:
         return "-"
     return f"{value / 1_000:.1f} s" if value >= 1_000 else f"{value} ms"
