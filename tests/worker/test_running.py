@@ -204,6 +204,37 @@ def test_a_handler_is_stopped_at_its_timeout_and_when_its_job_is_cancelled(pool:
     run(case)
 
 
+@pytest.mark.parametrize("pool", ["async", "thread"])
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, GeneratorExit, SystemExit, BaseException])
+def test_whatever_a_handler_raises_ends_its_attempt_and_nothing_else(
+    pool: str, raised: type[BaseException]
+) -> None:
+    """With one slot: a job whose end nobody heard of would keep the next one waiting."""
+    app = shop("memory://")
+
+    @app.task(max_attempts=2, backoff=at_once())
+    async def awaited() -> None:
+        raise raised
+
+    @app.task(max_attempts=2, backoff=at_once())
+    def plain() -> None:
+        raise raised
+
+    @app.task
+    def after() -> int:
+        return 1
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool, concurrency=1):
+            jobs: list[PushedJob[Any]] = [await awaited.apush(), await plain.apush()]
+            last = await after.apush()
+            assert [await ending(job) for job in jobs] == [f"dead {raised.__name__}"] * 2
+            assert await ending(last) == "1"
+            assert [(await seen(app, job.id)).attempt for job in jobs] == [2, 2]
+
+    run(case)
+
+
 def test_a_handler_that_cancels_itself_has_failed() -> None:
     app = shop()
 

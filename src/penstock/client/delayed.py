@@ -373,9 +373,11 @@ class DelayedQueue(Generic[M]):
 
     def encoded(self, payload: M) -> bytes:
         try:
-            return encoded(self.codec, payload)
+            sent = encoded(self.codec, payload)
         except Unsendable as error:
             raise Invalid(f"cannot be sent: {error}", "payload") from error
+        self.decoded(sent)  # or whoever polls it cannot
+        return sent
 
     def decoded(self, payload: bytes) -> M:
         if self.codec == "bytes":

@@ -73,6 +73,8 @@ class Noting(BatchExecutor):
         self._raised: dict[int, tuple[Failed, BaseException]] = {}  # by the outcome's identity
 
     def failed(self, task: "Task[..., Any, Any]", error: BaseException) -> Failed:
+        if isinstance(error, KeyboardInterrupt):
+            raise error  # of whoever runs the tests
         outcome = super().failed(task, error)
         self._raised[id(outcome)] = (outcome, error)
         return outcome

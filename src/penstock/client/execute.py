@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
-from penstock.client.errors import Dead, Retry, SoftTimeout
+from penstock.client.errors import Dead, Retry
 from penstock.client.soft import within
 from penstock.model.job import Codec, JobError
 
@@ -52,9 +52,10 @@ Ended = TypeVar("Ended", bound="Outcome | BatchOutcome")
 DONE: Final = Completed()
 INTERRUPTED: Final = Interrupted()
 
-# What a handler may end with beside an answer; a cancellation is not among them. SoftTimeout and
-# SystemExit are no Exceptions, and end the attempt, not the worker.
-RAISED: Final = (Exception, SoftTimeout, SystemExit)
+# What a handler may end with beside an answer; a cancellation is looked at before.
+# Whatever a handler raises is its job's alone, also what Python itself lets through: a job whose end
+# nobody hears of would hold its slot, and be kept from others, for as long as the worker lives.
+RAISED: Final = BaseException
 
 
 class ResultNotSendable(TypeError):

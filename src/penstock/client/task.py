@@ -51,8 +51,8 @@ class Task(Generic[P, T, C]):
         self.name = name
         self.plan = plan
         self.batch = batch  # the most jobs of one call; None: one job a call
-        self.retry_on = _errors(retry_on)
-        self.dead_on = _errors(dead_on)
+        self.retry_on = _errors(retry_on, "retry_on")
+        self.dead_on = _errors(dead_on, "dead_on")
         self.soft_timeout_ms = None if soft_timeout is None else duration_ms(soft_timeout)
         self.keeps_result = result
         self.is_async = inspect.iscoroutinefunction(handler)
@@ -77,12 +77,15 @@ class Task(Generic[P, T, C]):
         return self.handler(*args, **kwargs, **{name: context})  # type: ignore[no-any-return]
 
     def retries(self, error: BaseException) -> bool:
-        """Whether another attempt may help after this error."""
-        from penstock.client.errors import Retry, SoftTimeout
+        """Whether another attempt may help after this error.
+
+        What is no Exception (a soft timeout, an exit, an interrupt) says nothing about the job.
+        """
+        from penstock.client.errors import Retry
 
         if isinstance(error, self.dead_on):
             return False
-        return isinstance(error, (*self.retry_on, Retry, SoftTimeout, SystemExit))
+        return isinstance(error, (*self.retry_on, Retry)) or not isinstance(error, Exception)
 
     def options(self, **options: Unpack[Options]) -> "Task[P, T, C]":
         """The same task, pushed with these options."""
@@ -199,8 +202,12 @@ class Task(Generic[P, T, C]):
                 log.exception("%s.after_push failed", type(each).__name__)
 
 
-def _errors(said: Errors | type[BaseException]) -> Errors:
-    return said if isinstance(said, tuple) else (said,)
+def _errors(said: Errors | type[BaseException], option: str) -> Errors:
+    each: tuple[Any, ...] = tuple(said) if isinstance(said, tuple | list) else (said,)
+    for one in each:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise TypeError(f"{option} takes classes of exceptions, not {one!r}")
+    return each
 
 
 def _place(signature: inspect.Signature, name: str | None) -> int | None:

@@ -40,6 +40,10 @@ def run(settings: WorkerSettings, *, supervised: bool = False) -> int:
     app = load_app(settings.where)
     if settings.url is not None:
         app.home = Home(settings.url, app.tenant)
+    if app.url == "memory://":
+        log.warning(
+            "memory:// is this process's own: nobody else can push to it; use sqlite:///path"
+        )
     worker = Worker(app, settings, alone=True)
 
     def told(number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,14 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.client.app import Penstock
-from penstock.client.execute import INTERRUPTED, Prepared, gathered
+from penstock.client.execute import (
+    INTERRUPTED,
+    BatchOutcome,
+    Failed,
+    Prepared,
+    gathered,
+    job_error,
+)
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
 
@@ -58,14 +65,20 @@ class AsyncPool:
                 self._ended(work)
 
     async def _run(self, work: Work, prepared: Prepared) -> None:
-        work.outcome = await self._executor.run(prepared)
+        try:
+            work.outcome = await self._executor.run(prepared)
+        except Exception as error:  # noqa: BLE001 - ours; the job must still come to its end
+            work.outcome = Failed(error=job_error(error))
         self._ended(work)
 
     async def _run_batch(self, work: BatchWork) -> None:
-        work.context = self._contexts.of(work)
-        codec = work.job.options.codec
-        batch = gathered(work.task, codec, work.payloads, work.context)
-        work.outcome = await self._executor.run_batch(batch)
+        try:
+            work.context = self._contexts.of(work)
+            codec = work.job.options.codec
+            batch = gathered(work.task, codec, work.payloads, work.context)
+            work.outcome = await self._executor.run_batch(batch)
+        except Exception as error:  # noqa: BLE001
+            work.outcome = BatchOutcome(all=Failed(error=job_error(error)))
         self._ended(work)
 
     def _cancel(self, work: Work) -> None:

@@ -19,7 +19,15 @@ import uvloop
 
 from penstock.client.app import Penstock
 from penstock.client.errors import SoftTimeout
-from penstock.client.execute import INTERRUPTED, Batch, Prepared, gathered
+from penstock.client.execute import (
+    INTERRUPTED,
+    Batch,
+    BatchOutcome,
+    Failed,
+    Prepared,
+    gathered,
+    job_error,
+)
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
 
@@ -133,6 +141,11 @@ class ThreadPool:
                     self._run(seat, work)
                 except (asyncio.CancelledError, SoftTimeout):
                     seat.settle()  # it reached us behind the handler's end
+                except BaseException as error:  # noqa: BLE001 - ours; the thread and the job go on
+                    seat.settle()
+                    failed = Failed(error=job_error(error))
+                    batch = isinstance(work, BatchWork)
+                    work.outcome = BatchOutcome(all=failed) if batch else failed
                 if work.outcome is None:
                     work.outcome = INTERRUPTED
                 self._done.append(work)
