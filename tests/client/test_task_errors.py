@@ -20,7 +20,9 @@ def test_errors_to_retry_are_classes_of_exceptions(option: str, wrong: Any) -> N
 def test_a_list_of_exceptions_is_as_good_as_a_tuple() -> None:
     app = Penstock("memory://")
 
-    @app.task(retry_on=[KeyError, OSError])  # type: ignore[typeddict-item]
+    listed: Any = [KeyError, OSError]
+
+    @app.task(retry_on=listed)
     def picky() -> None: ...
 
     assert picky.retries(FileNotFoundError())
