@@ -111,13 +111,14 @@ def test_percentiles_of_a_histogram_are_those_of_its_buckets(spark: SparkSession
 # -- the whole way ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(each, marks=pytest.mark.long) for each in range(2, 21))]
-)
+LONG = [pytest.param(each, marks=pytest.mark.long) for each in range(2, 21)]
+
+
+@pytest.mark.parametrize("seed", [1, *LONG])
 def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Segments arrive in two runs, the later ones first, one of them a second time, one damaged."""
     told, events = tmp_path / "told", tmp_path / "events"
-    asyncio.run(happen(seed, told))
+    asyncio.run(happen(seed, told, 150 if seed > 1 else 80))
     events.mkdir()
     segments = _in_six(told)
     pipeline = Pipeline(Lake(spark, str(tmp_path / "lake")).open())
@@ -135,12 +136,11 @@ def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, se
         shutil.copy(path, events)
     again = segments[3].read_text() + segments[0].read_text()
     (events / f"events-{'c' * 32}-000000000001.jsonl").write_text(again)
-    pipeline.run(str(events), a_step=1)
+    pipeline.run(str(events), a_step=1 if seed > 1 else 10)
     _compare(pipeline.lake, events)
+    _as_described(pipeline.lake)
 
     before = {name: _rows(pipeline.lake, name) for name in GOLD}
-    pipeline.rebuild()
-    assert {name: _rows(pipeline.lake, name) for name in GOLD} == before
     assert pipeline.compact() >= 1
     pipeline.rebuild()
     assert {name: _rows(pipeline.lake, name) for name in GOLD} == before
@@ -237,14 +237,8 @@ def _bad(lake: Lake) -> list[tuple[int, str]]:
     return sorted((row.line, row.reason) for row in rows.collect())
 
 
-def test_the_tables_have_the_columns_that_their_page_describes(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    events = tmp_path / "events"
-    asyncio.run(happen(5, events, 40))
-    (events / f"events-{'b' * 32}-000000000001.jsonl").write_text("{\n")
-    lake = Lake(spark, str(tmp_path / "lake")).open()
-    Pipeline(lake).run(str(events))
+def _as_described(lake: Lake) -> None:
+    """Their page names the columns of all tables, and no others."""
     page = (ROOT / "docs" / "reference" / "tables.md").read_text()
     for name in TABLES:
         rows = lake.read(name)

@@ -108,4 +108,4 @@ def test_a_file_that_cannot_be_written_does_not_undo_the_action(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     AuditLog(tmp_path / "nowhere" / "audit.log")(OPS, "acme", "drain", {"queue": "q"})
-    assert '"action":"drain"' in caplog.text
+    assert any('"action":"drain"' in each for each in caplog.messages)
