@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final
 
 from penstock.client.context import Context
-from penstock.client.execute import BatchOutcome, Outcome
+from penstock.client.execute import BatchOutcome, Failed, Outcome, job_error
 from penstock.model.job import Job, Lease
 
 LEASE_MS: Final = 30_000  # of a claim for which neither worker nor job says a length
@@ -45,6 +45,10 @@ class Work:
     def __len__(self) -> int:
         return 1
 
+    def broke(self, error: BaseException) -> None:
+        """Whoever ran it made a mistake; its jobs must still come to an end."""
+        self.outcome = Failed(error=job_error(error))
+
 
 class BatchWork(Work):
     """Jobs of one lease and one batch task. Nothing here is made per job but its payload."""
@@ -64,6 +68,9 @@ class BatchWork(Work):
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def broke(self, error: BaseException) -> None:
+        self.outcome = BatchOutcome(all=Failed(error=job_error(error)))
 
     def jobs(self) -> tuple[Job, ...]:
         """Cut out when a handler looks at them."""

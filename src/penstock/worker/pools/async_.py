@@ -8,14 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.client.app import Penstock
-from penstock.client.execute import (
-    INTERRUPTED,
-    BatchOutcome,
-    Failed,
-    Prepared,
-    gathered,
-    job_error,
-)
+from penstock.client.execute import INTERRUPTED, Prepared, gathered
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
 
@@ -67,8 +60,8 @@ class AsyncPool:
     async def _run(self, work: Work, prepared: Prepared) -> None:
         try:
             work.outcome = await self._executor.run(prepared)
-        except Exception as error:  # noqa: BLE001 - ours; the job must still come to its end
-            work.outcome = Failed(error=job_error(error))
+        except Exception as error:  # noqa: BLE001 - ours, not the handler's
+            work.broke(error)
         self._ended(work)
 
     async def _run_batch(self, work: BatchWork) -> None:
@@ -78,7 +71,7 @@ class AsyncPool:
             batch = gathered(work.task, codec, work.payloads, work.context)
             work.outcome = await self._executor.run_batch(batch)
         except Exception as error:  # noqa: BLE001
-            work.outcome = BatchOutcome(all=Failed(error=job_error(error)))
+            work.broke(error)
         self._ended(work)
 
     def _cancel(self, work: Work) -> None:

@@ -19,15 +19,7 @@ import uvloop
 
 from penstock.client.app import Penstock
 from penstock.client.errors import SoftTimeout
-from penstock.client.execute import (
-    INTERRUPTED,
-    Batch,
-    BatchOutcome,
-    Failed,
-    Prepared,
-    gathered,
-    job_error,
-)
+from penstock.client.execute import INTERRUPTED, Batch, Prepared, gathered
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
 
@@ -143,9 +135,7 @@ class ThreadPool:
                     seat.settle()  # it reached us behind the handler's end
                 except BaseException as error:  # noqa: BLE001 - ours; the thread and the job go on
                     seat.settle()
-                    failed = Failed(error=job_error(error))
-                    batch = isinstance(work, BatchWork)
-                    work.outcome = BatchOutcome(all=failed) if batch else failed
+                    work.broke(error)
                 if work.outcome is None:
                     work.outcome = INTERRUPTED
                 self._done.append(work)
