@@ -69,19 +69,12 @@ def compact(lake: Root, master: Master = "local[2]") -> None:
 
 @contextmanager
 def _opened(lake: str, master: str) -> "Iterator[Lake]":
-    """A session and the lake; whatever goes wrong is one sentence and exit code 2."""
-    from penstock.spark.plainly import plainly
-    from penstock.spark.session import start
+    """The lake; whatever goes wrong is one sentence and exit code 2."""
+    from penstock.spark.session import opened
 
     try:
-        with plainly():
-            spark = start(master=master)
-            try:
-                from penstock.spark.lake import Lake
-
-                yield Lake(spark, lake).open()
-            finally:
-                spark.stop()
+        with opened(lake, master) as place:
+            yield place
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except (PenstockError, OSError) as error:

@@ -3,55 +3,48 @@
 Pure functions from DataFrame to DataFrame; `pipeline.py` reads and writes.
 """
 
-from typing import Final, get_args
+from collections.abc import Sequence
+from typing import Any, Final, get_args
 
+import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from penstock.events.segment import GAP, VERSION
+from penstock.events.segment import GAP, VERSION, Line, Range
 from penstock.model.event import EventKind
+from penstock.spark.instants import day_of, long
 
 KINDS: Final = (*get_args(EventKind), GAP)
 
 # What identifies an event: a store that was killed tells its last events again.
 IDENTITY: Final = ("store", "position", "index")
 
-_TEXTS: Final = ("worker", "task", "reason", "error_kind", "error_message", "cause", "data")
-_TIMES: Final = ("pushed_at", "ready_at", "claimed_at", "run_at")
+# Spark's types for the fields of a line; its own names say the rest.
+_TYPES: Final[dict[Any, t.DataType]] = {
+    int: t.LongType(),
+    str: t.StringType(),
+    bool: t.BooleanType(),
+    Sequence[Range]: t.ArrayType(t.ArrayType(t.LongType())),
+}
+_SMALL: Final = {"v", "index", "attempt", "priority"}
+_FIELDS: Final = msgspec.structs.fields(Line)
 
 LINE: Final = t.StructType(
     [
-        t.StructField("v", t.IntegerType()),
-        t.StructField("store", t.StringType()),
-        t.StructField("position", t.LongType()),
-        t.StructField("index", t.IntegerType()),
-        t.StructField("kind", t.StringType()),
-        t.StructField("tenant", t.StringType()),
-        t.StructField("queue", t.StringType()),
-        t.StructField("at", t.LongType()),
-        t.StructField("count", t.LongType()),
-        t.StructField("ids", t.ArrayType(t.ArrayType(t.LongType()))),
-        t.StructField("attempt", t.IntegerType()),
-        *(t.StructField(name, t.LongType()) for name in _TIMES),
-        t.StructField("priority", t.IntegerType()),
-        t.StructField("bytes", t.LongType()),
-        t.StructField("held", t.BooleanType()),
-        *(t.StructField(name, t.StringType()) for name in _TEXTS),
+        *(
+            t.StructField(each.name, t.IntegerType() if each.name in _SMALL else _TYPES[each.type])
+            for each in _FIELDS
+        ),
         t.StructField("_corrupt", t.StringType()),
     ]
 )
 
-# What a line leaves out where it says nothing.
-_DEFAULTS: Final[dict[str, Column | int | str | bool]] = {
-    "index": 0,
-    "count": 0,
-    "attempt": 0,
-    **dict.fromkeys(_TIMES, 0),
-    "priority": 0,
-    "bytes": 0,
-    "held": False,
-    **dict.fromkeys(_TEXTS, ""),
+# What a line leaves out where it says nothing; its ids are the one thing that is no literal.
+_DEFAULTS: Final = {"index": 0} | {
+    each.name: each.default
+    for each in _FIELDS
+    if each.default is not msgspec.NODEFAULT and each.name != "ids"
 }
 
 
@@ -66,9 +59,7 @@ def parsed(lines: DataFrame) -> DataFrame:
 
 def _reason() -> Column:
     """The first thing that is wrong with a line."""
-    ids = f.aggregate(
-        "ids", f.lit(0).cast("long"), lambda sum_, run: sum_ + f.coalesce(run[1], f.lit(-1))
-    )
+    ids = f.aggregate("ids", long(0), lambda sum_, run: sum_ + f.coalesce(run[1], f.lit(-1)))
     ranges = f.forall("ids", lambda run: (f.size(run) == 2) & (run[0] > 0) & (run[1] > 0))
     needed = ("store", "position", "kind", "tenant", "queue", "at")
     missing = f.concat_ws(", ", *(f.when(f.col(name).isNull(), f.lit(name)) for name in needed))
@@ -103,8 +94,3 @@ def bad_lines(rows: DataFrame) -> DataFrame:
 def unknown(new: DataFrame, known: DataFrame) -> DataFrame:
     """The events that are not among the known ones."""
     return new.join(known.select(*IDENTITY), list(IDENTITY), "left_anti")
-
-
-def day_of(instant: str) -> Column:
-    """The day of an instant in ms, UTC."""
-    return f.to_date(f.timestamp_millis(instant))

@@ -5,9 +5,10 @@ where it stumbles does somebody look for the line that is to blame.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,35 +16,25 @@ import pyarrow.json as pj
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.events.segment import VERSION, decode
+from penstock.events.segment import VERSION, Line, Range, decode
 from penstock.model.errors import Invalid
 from penstock.spark.options import EventsOptions
 from penstock.spark.segments import Stretch, content, cut, segments
 from penstock.spark.views import arrow_schema, as_asked
 
-ALWAYS: Final = ("v", "store", "position", "index", "kind", "tenant", "queue", "at")
 TIMES: Final = ("at", "pushed_at", "ready_at", "claimed_at", "run_at")
 _IDS: Final = pa.list_(pa.list_(pa.int64()))
+_TYPES: Final[dict[Any, Any]] = {
+    int: pa.int64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    Sequence[Range]: _IDS,
+}
+_FIELDS: Final = msgspec.structs.fields(Line)
 
+ALWAYS: Final = tuple(each.name for each in _FIELDS if each.required)
 # As the lines have them; what is 0, "" or false is left out there.
-LINE: Final = pa.schema(
-    [("v", pa.int64()), ("store", pa.string()), ("position", pa.int64()), ("index", pa.int64())]
-    + [(name, pa.string()) for name in ("kind", "tenant", "queue")]
-    + [(name, pa.int64()) for name in ("count", "attempt", "priority", "bytes", *TIMES)]
-    + [
-        (name, pa.string())
-        for name in (
-            "worker",
-            "task",
-            "reason",
-            "error_kind",
-            "error_message",
-            "cause",
-            "data",
-        )
-    ]
-    + [("ids", _IDS), ("held", pa.bool_())]
-)
+LINE: Final = pa.schema([(each.name, _TYPES[each.type]) for each in _FIELDS])
 
 
 class Lines(InputPartition):

@@ -9,8 +9,8 @@ from pyspark.sql import functions as f
 
 from penstock.model.fingerprint import fingerprint
 from penstock.model.job import JobError
+from penstock.spark.instants import HOUR_MS, floored
 
-HOUR_MS: Final = 3_600_000
 KEYS: Final = ("day", "tenant", "queue", "hour", "fingerprint")
 
 
@@ -18,7 +18,7 @@ def errors(events: DataFrame) -> DataFrame:
     """Failures by fingerprint: how many, of which how many the last, first and last seen, a sample."""
     failed = events.where(f.col("kind").isin("retried", "dead") & (f.col("error_kind") != ""))
     marked = failed.join(marks(failed), ["error_kind", "error_message"])
-    hour = f.timestamp_millis(f.floor(f.col("at") / HOUR_MS) * HOUR_MS)
+    hour = f.timestamp_millis(floored("at", HOUR_MS))
     # The sample is that of the first failure, so that it is the same whoever counts.
     first = f.struct(
         "at", "store", "position", "index", "error_kind", "error_message", "task", "ids"

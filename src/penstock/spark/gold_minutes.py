@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from penstock.spark.histogram import bucket, percentiles
+from penstock.spark.instants import MINUTE_MS, floored, long
 
-MINUTE_MS: Final = 60_000
 KEYS: Final = ("day", "tenant", "queue", "minute")
 
 COUNTED: Final = {
@@ -33,7 +33,9 @@ TAKES: Final = ("completed", "dead", "cancelled", "expired")
 
 def queue_minutes(events: DataFrame) -> DataFrame:
     """All but the backlog, which needs the days before: see `with_backlog`."""
-    rows = events.where(f.col("queue") != "").withColumn("minute", minute_of("at"))
+    rows = events.where(f.col("queue") != "").withColumn(
+        "minute", f.timestamp_millis(floored("at", MINUTE_MS))
+    )
     counts = rows.groupBy(*KEYS).agg(
         *(
             _jobs(f.col("kind").isin(*kinds) & _visible()).alias(name)
@@ -53,8 +55,8 @@ def queue_minutes(events: DataFrame) -> DataFrame:
         "run",
     )
     joined = counts.join(waits, list(KEYS), "left").join(runs, list(KEYS), "left")
-    change = sum((f.col(name) for name in ADDS), _long(0)) - sum(
-        (f.col(name) for name in TAKES), _long(0)
+    change = sum((f.col(name) for name in ADDS), long(0)) - sum(
+        (f.col(name) for name in TAKES), long(0)
     )
     return joined.withColumns({**percentiles("wait"), **percentiles("run"), "change": change})
 
@@ -65,16 +67,12 @@ def with_backlog(minutes: DataFrame, before: DataFrame) -> DataFrame:
     base = before.select("tenant", "queue", f.col("backlog").alias("base"))
     so_far = f.sum("change").over(line.rowsBetween(Window.unboundedPreceding, 0))
     known = minutes.drop("backlog").join(base, ["tenant", "queue"], "left")
-    return known.withColumn("backlog", f.coalesce("base", _long(0)) + so_far).drop("base")
+    return known.withColumn("backlog", f.coalesce("base", long(0)) + so_far).drop("base")
 
 
 def backlog_before(minutes: DataFrame) -> DataFrame:
     """What is left behind all these minutes, by tenant and queue."""
     return minutes.groupBy("tenant", "queue").agg(f.sum("change").alias("backlog"))
-
-
-def minute_of(instant: str) -> Column:
-    return f.timestamp_millis(f.floor(f.col(instant) / MINUTE_MS) * MINUTE_MS)
 
 
 def _visible() -> Column:
@@ -87,14 +85,10 @@ def _failed_for_good() -> Column:
 
 
 def _jobs(which: Column) -> Column:
-    return f.sum(f.when(which, f.col("count")).otherwise(_long(0)))
+    return f.sum(f.when(which, f.col("count")).otherwise(long(0)))
 
 
 def _histogram(rows: DataFrame, ms: Column, name: str) -> DataFrame:
     counted = rows.groupBy(*KEYS, bucket(ms).alias("bucket")).agg(f.sum("count").alias("count"))
     pairs = f.sort_array(f.collect_list(f.struct("bucket", "count")))
     return counted.groupBy(*KEYS).agg(pairs.alias(name))
-
-
-def _long(value: int) -> Column:
-    return f.lit(value).cast("long")

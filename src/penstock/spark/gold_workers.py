@@ -6,10 +6,10 @@ end, cut at the minute's edges. An attempt counts in the minute in which it ende
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from penstock.spark.gold_minutes import MINUTE_MS
+from penstock.spark.instants import MINUTE_MS, day_of, floored, long
 
 KEYS: Final = ("day", "tenant", "worker", "minute_ms")
 LONGEST_MS: Final = 86_400_000  # of an attempt, as a lease goes
@@ -22,7 +22,7 @@ def workers(attempts: DataFrame) -> DataFrame:
         busy(named)
         .join(done(named), ["tenant", "worker", "minute_ms"], "full")
         .select(
-            f.to_date(f.timestamp_millis("minute_ms")).alias("day"),
+            day_of("minute_ms").alias("day"),
             "tenant",
             "worker",
             f.timestamp_millis("minute_ms").alias("minute"),
@@ -35,7 +35,7 @@ def workers(attempts: DataFrame) -> DataFrame:
 
 
 def done(attempts: DataFrame) -> DataFrame:
-    minute = (f.floor(f.col("finished_at") / MINUTE_MS) * MINUTE_MS).alias("minute_ms")
+    minute = floored("finished_at", MINUTE_MS).alias("minute_ms")
     failed = f.col("outcome").isin("retried", "dead")
     return attempts.groupBy("tenant", "worker", minute).agg(
         f.sum(f.when(f.col("outcome") == "completed", f.col("count")).otherwise(0)).alias("jobs"),
@@ -50,9 +50,9 @@ def busy(attempts: DataFrame) -> DataFrame:
         "tenant", "worker", started.alias("began"), f.col("finished_at").alias("ended")
     )
     # Equal spans are one before anything is sorted: a batch of a thousand ranges often is.
-    first, last = _floor("began"), _floor("ended")
+    first, last = floored("began", MINUTE_MS), floored("ended", MINUTE_MS)
     minutes = spans.distinct().withColumn(
-        "minute_ms", f.explode(f.sequence(first, last, f.lit(MINUTE_MS).cast("long")))
+        "minute_ms", f.explode(f.sequence(first, last, long(MINUTE_MS)))
     )
     cut = minutes.select(
         "tenant",
@@ -66,7 +66,3 @@ def busy(attempts: DataFrame) -> DataFrame:
     fresh = f.col("ended") - f.greatest(f.col("began"), f.coalesce("covered", f.col("began")))
     counted = cut.withColumn("covered", covered).withColumn("fresh", f.greatest(fresh, f.lit(0)))
     return counted.groupBy("tenant", "worker", "minute_ms").agg(f.sum("fresh").alias("busy_ms"))
-
-
-def _floor(instant: str) -> Column:
-    return (f.floor(f.col(instant) / MINUTE_MS) * MINUTE_MS).cast("long")

@@ -12,6 +12,8 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
+from penstock.spark.instants import long
+
 SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _BITS: Final = 5  # of an octave's buckets
@@ -19,7 +21,7 @@ _BITS: Final = 5  # of an octave's buckets
 
 def bucket(ms: Column) -> Column:
     """The bucket of a duration; one that went back in time counts as none at all."""
-    whole = f.greatest(ms, f.lit(0).cast("long"))
+    whole = f.greatest(ms, long(0))
     # The length of its binary digits, since logarithms round differently from place to place.
     shift = f.greatest(f.length(f.bin(whole)) - 1 - _BITS, f.lit(0))
     return (shift * (1 << _BITS) + f.call_function("shiftright", whole, shift)).cast("int")
@@ -44,10 +46,10 @@ def percentiles(name: str) -> dict[str, Column]:
 
 
 def _percentile(histogram: Column, share: float) -> Column:
-    total = f.aggregate(histogram, _long(0), lambda sum_, each: sum_ + each["count"])
+    total = f.aggregate(histogram, long(0), lambda sum_, each: sum_ + each["count"])
     wanted = f.ceil(total * share)
     # (counted so far, the bucket that was reached): the first bucket that reaches what is wanted.
-    start = f.struct(_long(0).alias("seen"), f.lit(-1).alias("found"))
+    start = f.struct(long(0).alias("seen"), f.lit(-1).alias("found"))
     reached = f.aggregate(
         histogram,
         start,
@@ -59,8 +61,8 @@ def _percentile(histogram: Column, share: float) -> Column:
             .alias("found"),
         ),
     )["found"]
-    shift = f.greatest(f.floor(reached / (1 << _BITS)) - 1, _long(0)).cast("int")
-    end = f.call_function("shiftleft", reached - shift * (1 << _BITS) + _long(1), shift) - 1
+    shift = f.greatest(f.floor(reached / (1 << _BITS)) - 1, long(0)).cast("int")
+    end = f.call_function("shiftleft", reached - shift * (1 << _BITS) + long(1), shift) - 1
     return f.when(total > 0, end)
 
 
@@ -73,7 +75,3 @@ def percentile_of(histogram: dict[int, int], share: float) -> int | None:
         if seen >= wanted:
             return end_of(each)
     return None
-
-
-def _long(value: int) -> Column:
-    return f.lit(value).cast("long")

@@ -10,16 +10,20 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.errors import Invalid
 from penstock.spark.java import Java, find_java, home_for_spark
+from penstock.spark.plainly import plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.spark.lake import Lake
 
 MASTER: Final = "local[2]"
 APP: Final = "penstock"
@@ -64,6 +68,19 @@ def start(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def opened(root: str, master: str = MASTER) -> "Iterator[Lake]":
+    """A lake, in a session that ends with it; whatever Spark raises meanwhile is one sentence."""
+    with plainly():
+        spark = start(master=master)
+        try:
+            from penstock.spark.lake import Lake
+
+            yield Lake(spark, root).open()
+        finally:
+            spark.stop()
 
 
 def options(master: str, java: Java, directory: Path) -> dict[str, str]:

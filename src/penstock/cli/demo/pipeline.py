@@ -12,27 +12,19 @@ from penstock.model.errors import PenstockError
 
 def tables(console: Console, directory: Path, out: Path) -> None:
     """Run the pipeline over what the server has told, and show a few rows of gold."""
-    from penstock.spark.plainly import plainly
-    from penstock.spark.session import start
+    from penstock.spark.session import opened
 
     began = time.perf_counter()
     try:
-        with plainly(), console.status("Spark starts"):
-            spark = start()
-        try:
-            with plainly(), console.status("events become tables") as status:
-                from penstock.spark.lake import Lake
-                from penstock.spark.pipeline import Pipeline
-                from penstock.spark.report import report
+        with console.status("Spark starts") as status, opened(str(directory / "lake")) as lake:
+            from penstock.spark.pipeline import Pipeline
+            from penstock.spark.report import report
 
-                lake = Lake(spark, str(directory / "lake")).open()
-                pipeline = Pipeline(lake, status.update)
-                pipeline.run(str(directory / "events"))
-                out.write_text(report(lake, "Penstock demo"), encoding="utf-8")
-                minutes = lake.read("gold.queue_minutes")
-                rows = [] if minutes is None else minutes.orderBy("queue", "minute").collect()
-        finally:
-            spark.stop()
+            pipeline = Pipeline(lake, status.update)
+            pipeline.run(str(directory / "events"))
+            out.write_text(report(lake, "Penstock demo"), encoding="utf-8")
+            minutes = lake.read("gold.queue_minutes")
+            rows = [] if minutes is None else minutes.orderBy("queue", "minute").collect()
     except PenstockError as error:
         console.print(f"no pipeline: {error}. Everything else works without.")
         return
