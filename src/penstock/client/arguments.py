@@ -15,6 +15,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import astuple
 
 from penstock.client.context import Context
 from penstock.model.job import Codec
@@ -94,6 +95,10 @@ class Arguments:
             (each.name for each in fields if each.kind is inspect.Parameter.VAR_KEYWORD), None
         )
         self._named = {each.name for each in parameters if each.kind in _NAMED}
+        # Most handlers: everything has a place, and nothing may be left out.
+        self._placed = self.context is None and all(
+            each.kind in _POSITIONAL and each.default is inspect.Parameter.empty for each in fields
+        )
         self.form = _form(name, fields, hints)
         self._decoders = {codec: make(self.form) for codec, make in _DECODERS.items()}
 
@@ -169,6 +174,8 @@ class Arguments:
 
     def call(self, handler: Callable[..., Any], values: Struct, context: Context) -> Any:
         """What the handler answers: of an asynchronous one, its coroutine."""
+        if self._placed:
+            return handler(*astuple(values))
         named = self.said(values)
         if self.context is not None:
             named[self.context] = context

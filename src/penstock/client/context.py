@@ -32,6 +32,9 @@ class Report(msgspec.Struct, kw_only=True):
 class Context:
     """The job that is running, and how to speak of it."""
 
+    # And whatever a middleware likes to keep there; nothing is paid for that where none does.
+    __slots__ = ("__dict__", "_jobs", "_results", "_say", "cancelled", "job", "worker")
+
     def __init__(
         self,
         job: Job,

@@ -1,16 +1,28 @@
-"""Asynchronous handlers on one loop, a task each.
+"""Asynchronous handlers on one loop.
 
 The loop is not the one that keeps the leases. Work comes over from the home thread in lists, and
 goes back in lists: what ends in one turn of the loop is told together.
+
+A task costs more than most short handlers do. So one task begins with the handlers of a list, one
+after the other, for as long as they end without waiting for anything. The first one that waits has
+that task for itself from there on, as if it had been made for it, and another goes on with the
+list. Each handler has context variables of its own all the same.
 """
 
 import asyncio
-from collections.abc import Callable
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, TypeVar
 
 from penstock.client.app import Penstock
 from penstock.client.execute import INTERRUPTED, Prepared, gathered
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
+
+T = TypeVar("T")
 
 
 class AsyncPool:
@@ -44,48 +56,53 @@ class AsyncPool:
     # -- on the handlers' loop -------------------------------------------------------------------
 
     def begin(self, works: list[Work]) -> None:
-        create, prepare, run = self._loop.create_task, self._executor.prepare, self._run
-        for work in works:
-            if isinstance(work, BatchWork):
-                work.handle = create(self._run_batch(work))
-                continue
-            work.context = context = self._contexts.of(work)
-            prepared = prepare(work.task, context)
-            if isinstance(prepared, Prepared):
-                work.handle = create(run(work, prepared))
-            else:
-                work.outcome = prepared
-                self._ended(work)
+        self._loop.create_task(self._run_all(deque(works)))
 
-    async def _run(self, work: Work, prepared: Prepared) -> None:
-        try:
-            work.outcome = await self._executor.run(prepared)
-        except Exception as error:  # noqa: BLE001 - ours, not the handler's
-            work.broke(error)
-        self._ended(work)
+    async def _run_all(self, works: deque[Work]) -> None:
+        """Run the first of them that waits for something, and those before it."""
+        task = asyncio.current_task()
+        assert task is not None
+        while works and not task.cancelling():  # by a handler, and not meant for those behind it
+            work = works.popleft()
+            try:
+                call = self._called(work)
+                if call is not None:
+                    context = copy_context()
+                    awaited = context.run(call.send, None)
+                    work.handle = task
+                    if works:
+                        self._loop.create_task(self._run_all(works))
+                        works = deque()
+                    work.outcome = await _rest(call, awaited, context)
+            except StopIteration as done:
+                work.outcome = done.value
+            except Exception as error:  # noqa: BLE001 - ours, not the handler's
+                work.broke(error)
+            self._ended(work)
+        if works:
+            self._loop.create_task(self._run_all(works))
 
-    async def _run_batch(self, work: BatchWork) -> None:
-        try:
-            work.context = self._contexts.of(work)
+    def _called(self, work: Work) -> Coroutine[Any, Any, Any] | None:
+        """The call of its handler, not begun; None if it ends without one."""
+        if work.why is not None:  # stopped before its first step
+            work.outcome = INTERRUPTED
+            return None
+        work.context = context = self._contexts.of(work)
+        if isinstance(work, BatchWork):
             codec = work.job.options.codec
-            batch = gathered(work.task, codec, work.payloads, work.context)
-            work.outcome = await self._executor.run_batch(batch)
-        except Exception as error:  # noqa: BLE001
-            work.broke(error)
-        self._ended(work)
+            return self._executor.run_batch(gathered(work.task, codec, work.payloads, context))
+        prepared = self._executor.prepare(work.task, context)
+        if isinstance(prepared, Prepared):
+            return self._executor.run(prepared)
+        work.outcome = prepared
+        return None
 
     def _cancel(self, work: Work) -> None:
+        """What has not begun is not begun: see there."""
         if work.context is not None:
             work.context.cancelled = True
-        task: asyncio.Task[None] | None = work.handle
-        if task is not None and task.cancel():
-            task.add_done_callback(lambda _: self._cancelled(work))
-
-    def _cancelled(self, work: Work) -> None:
-        """A task that is cancelled before its first step never takes it."""
-        if work.outcome is None:
-            work.outcome = INTERRUPTED
-            self._ended(work)
+        if work.handle is not None:
+            work.handle.cancel()
 
     def _ended(self, work: Work) -> None:
         if not self._done:
@@ -95,3 +112,20 @@ class AsyncPool:
     def _flush(self) -> None:
         done, self._done = self._done, []
         self._home.call_soon_threadsafe(self._tell, done)
+
+
+@types.coroutine
+def _rest(call: Coroutine[Any, Any, T], awaited: Any, context: Context) -> Generator[Any, Any, T]:
+    """What is left of a call that has made its first step in that context, and waits."""
+    while True:
+        try:
+            step = partial(call.send, (yield awaited))
+        except GeneratorExit:
+            call.close()
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it waited for ended with
+            step = partial(call.throw, error)
+        try:
+            awaited = context.run(step)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
