@@ -50,7 +50,7 @@ class Front:
     async def claim(self, **said: Any) -> Lease | None:
         """A lease that was claimed and dealt with. Cancelled, it answers once it is known that
         nothing more will come of it."""
-        there = _There(self._ask, said)
+        there = _There(self._ask, said, self._tell)
         self._handlers.call_soon_threadsafe(there.begin)
         try:
             await self._heard(there)
@@ -97,9 +97,11 @@ class Front:
             if there.begun is not None:
                 self._pool.begin(there.begun[1])
             # Behind the first step of what has begun: the home thread would want the interpreter
-            # at the very moment at which the handler does.
-            tell = self._home.call_soon_threadsafe
-            self._handlers.call_soon(tell, self._hear, there)
+            # at the very moment at which the handler does. But before the pool tells of any end.
+            self._handlers.call_soon(self._tell, there)
+
+    def _tell(self, there: "_There") -> None:
+        self._home.call_soon_threadsafe(self._hear, there)
 
     def _works(self, lease: Lease) -> tuple[Held, list[Work]] | None:
         """The calls, if all of them can be made here and now."""
@@ -121,10 +123,14 @@ class _There:
     """A claim on the handlers' loop, and what has come of it."""
 
     def __init__(
-        self, ask: "Callable[[_There], Coroutine[Any, Any, None]]", said: Mapping[str, Any]
+        self,
+        ask: "Callable[[_There], Coroutine[Any, Any, None]]",
+        said: Mapping[str, Any],
+        tell: "Callable[[_There], None]",
     ) -> None:
         self._ask = ask
         self.said = said
+        self._tell = tell
         self._task: asyncio.Task[None] | None = None
         self.found = False  # set when what follows is
         self.lease: Lease | None = None
@@ -134,6 +140,13 @@ class _There:
 
     def begin(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._ask(self))
+        self._task.add_done_callback(self._over)
+
+    def _over(self, _: "asyncio.Task[None]") -> None:
+        """Cancelled before its first step, it takes none and tells nobody."""
+        if not self.found:
+            self.found = True
+            self._tell(self)
 
     def cancel(self) -> None:
         if self._task is not None and not self.found:

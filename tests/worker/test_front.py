@@ -1,0 +1,99 @@
+"""A claim that waits on the handlers' loop, and is taken back at an awkward moment."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+from penstock.worker.contexts import Contexts
+from penstock.worker.front import Front
+from penstock.worker.held import Held, Work
+from penstock.worker.pools.async_ import AsyncPool
+from tests.worker.harness import closing, run
+
+
+class Handlers:
+    """The handlers' loop, as one that is busy: what it is told, it does when the test says so."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._told: list[Callable[[], Any]] = []
+        self.call_soon = self._loop.call_soon
+        self.create_task = self._loop.create_task
+
+    def call_soon_threadsafe(self, call: Callable[..., Any], *said: Any) -> None:
+        self._told.append(lambda: call(*said))
+
+    async def called(self, times: int = 1) -> None:
+        while len(self._told) < times:  # noqa: ASYNC110 - the next turn will have done it
+            await asyncio.sleep(0)
+
+    def go_on(self) -> None:
+        told, self._told = self._told, []
+        for call in told:
+            call()
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_claim_that_is_taken_back_before_it_was_made_ends(busy: bool) -> None:
+    app = Penstock("memory://")
+
+    @app.task(queue="q")
+    async def quick() -> None: ...
+
+    async def case() -> list[object]:
+        async with closing(app):
+            home: Any = asyncio.get_running_loop()
+            handlers: Any = Handlers()
+            taken: list[object] = []
+            contexts = Contexts(app, "worker", lambda work: lambda job, report: None)
+            pool = AsyncPool(app, contexts, loop=handlers, home=home, ended=taken.extend)
+
+            def adopt(held: Held, works: list[Work]) -> None:
+                taken.append(held)
+
+            front = Front(app, handlers, pool, None, take=taken.append, adopt=adopt)
+            said = {"queues": ["q"], "n": 1, "lease_ms": None, "worker": "w", "wait_ms": 30_000}
+            claim = asyncio.create_task(front.claim(**said))
+            await handlers.called()
+            if not busy:
+                handlers.go_on()
+                await asyncio.sleep(0)
+            claim.cancel()
+            await handlers.called(2 if busy else 1)
+            handlers.go_on()
+            await asyncio.wait([claim], timeout=5)
+            assert claim.cancelled()
+            return taken
+
+    assert run(case) == []
+
+
+def test_the_home_thread_hears_of_a_job_before_it_hears_of_its_end() -> None:
+    app = Penstock("memory://")
+
+    @app.task(queue="q", name="quick")
+    async def quick() -> None: ...
+
+    async def case() -> list[str]:
+        async with closing(app):
+            loop, heard, over = asyncio.get_running_loop(), [], asyncio.Event()
+
+            def adopt(held: Held, works: list[Work]) -> None:
+                heard.append(f"{len(works)} begun")
+
+            def ended(works: list[Work]) -> None:
+                heard.append(f"{len(works)} ended")
+                over.set()
+
+            contexts = Contexts(app, "worker", lambda work: lambda job, report: None)
+            pool = AsyncPool(app, contexts, loop=loop, home=loop, ended=ended)
+            front = Front(app, loop, pool, None, take=lambda lease: None, adopt=adopt)
+            await quick.apush_many([()] * 3)
+            await front.claim(queues=["q"], n=3, lease_ms=None, worker="w", wait_ms=0)
+            await over.wait()
+            return heard
+
+    assert run(case) == ["3 begun", "3 ended"]
