@@ -1,6 +1,6 @@
 """Two tenants × every operation × every transport: no leak, no touch.
 
-Whatever `bob` says with the names of what `ada` owns, he is answered, and his own things fare, as
+Whatever `bob` says with the names of what `anna` owns, he is answered, and his own things fare, as
 on a server where she never was; and of hers nothing changes.
 """
 
@@ -24,7 +24,7 @@ from tests.server.whole import STREAMS, WAYS, Way, Whole, everything, secret, se
 
 BOBS = {way: f"bob-{way}" for way in WAYS}  # one for each way in, alike but for their names
 TOKENS = (
-    everything("ada", "ada"),
+    everything("anna", "anna"),
     everything("operator"),
     *(everything(bob, bob) for bob in BOBS.values()),
 )
@@ -37,12 +37,12 @@ def test_every_command_and_every_route_has_a_row() -> None:
 
 
 class World:
-    """A server on which bobs live, with ada or without."""
+    """A server on which bobs live, with anna or without."""
 
     def __init__(self, up: Whole, theirs: Estate) -> None:
         self.up = up
-        self.theirs = theirs  # what a bob could name: ada's, or what never was
-        self.seen: list[Event] = []  # what happened to ada's things meanwhile
+        self.theirs = theirs  # what a bob could name: anna's, or what never was
+        self.seen: list[Event] = []  # what happened to anna's things meanwhile
 
     async def ids(self, bob: str) -> list[int]:
         return ids_of(await inventory(self.up.store, bob))
@@ -57,27 +57,27 @@ class World:
 async def with_her(bobs: Iterable[str]) -> AsyncIterator[World]:
     async with serving(*TOKENS) as up:
         long_ago(up.store)
-        hers = await settle_in(up.store, "ada")
+        hers = await settle_in(up.store, "anna")
         for bob in bobs:
             await settle_in(up.store, bob)
         world = World(up, hers)
-        before = await inventory(up.store, "ada", hers.ids)
-        figures = up.parts.figures("ada")
+        before = await inventory(up.store, "anna", hers.ids)
+        figures = up.parts.figures("anna")
         watching = asyncio.create_task(_watch(world))
         await asyncio.sleep(0)
         yield world
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-        assert await inventory(up.store, "ada", hers.ids) == before
-        assert up.parts.figures("ada") == figures
+        assert await inventory(up.store, "anna", hers.ids) == before
+        assert up.parts.figures("anna") == figures
         assert world.seen == []
         # She is where she was: her lease holds, her bulk can be committed.
-        assert list((await up.store.ack("ada", hers.lease)).acked) == [hers.active]
-        assert (await up.store.commit_bulk("ada", "open")).jobs == 1
+        assert list((await up.store.ack("anna", hers.lease)).acked) == [hers.active]
+        assert (await up.store.commit_bulk("anna", "open")).jobs == 1
 
 
 async def _watch(world: World) -> None:
-    async for event in world.up.store.watch("ada"):
+    async for event in world.up.store.watch("anna"):
         world.seen.append(event)
 
 
@@ -103,7 +103,8 @@ async def compare(said: Said, ways: Sequence[Way] = WAYS) -> list[Any]:
                 before = await world.ids(bob)
                 answers = await said(world, way)
                 names, things = await world.inventory(bob, before)
-                assert not any("ada" in str(answer) for answer in answers)
+                # Her name has letters that no hexadecimal digit is: tokens are of those.
+                assert not any("anna" in str(answer) for answer in answers)
                 told[-1].append((bob, names.renamed(answers), things))
     for (bob, with_answers, with_things), (_, answers, things) in zip(*told, strict=True):
         assert with_answers == answers, bob
@@ -131,7 +132,7 @@ async def test_naming_another_tenant_is_refused_whether_there_is_such_a_one_or_n
             await wire.ask(command, tenant=tenant, **row)
             for command in NATIVE
             for row in COMMANDS[command](world.theirs)
-            for tenant in ("ada", "nobody")
+            for tenant in ("anna", "nobody")
         ]
 
     for answer in await compare(said):
@@ -143,7 +144,7 @@ async def test_a_tenant_said_on_the_compatible_wire_is_not_heard() -> None:
         wire = await world.up.wire(way, BOBS[way])
         names = [name for name in NAMES if name not in NATIVE and name not in ("HELLO", "AUTH")]
         return [
-            await wire.ask(command, **row, tenant="ada")
+            await wire.ask(command, **row, tenant="anna")
             for command in names
             for row in COMMANDS[command](world.theirs)[:1]
         ]
@@ -182,7 +183,7 @@ async def test_the_figures_of_the_whole_server_are_for_whoever_speaks_for_all() 
         client = await world.up.client("bob-command")
         assert (await client.get("/metrics")).status == 403
         client = await world.up.client("operator")
-        assert b'tenant="ada"' in (await client.get("/metrics")).body
+        assert b'tenant="anna"' in (await client.get("/metrics")).body
 
 
 # -- events ---------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ async def test_whoever_watches_hears_nothing_of_another_tenant() -> None:
                 wires.append(wire)
         address, authorization = up.http, f"Bearer {secret(BOBS['lines'])}"
         async with events_of(address, Authorization=authorization) as events:
-            await settle_in(up.store, "ada")
+            await settle_in(up.store, "anna")
             (mine,) = (await up.store.push_jobs("bob-lines", "q", [JobSpec()])).ids
             for wire in wires:
                 event = await wire.event()
@@ -212,12 +213,12 @@ async def test_a_name_that_another_tenant_gave_a_watcher_means_nothing() -> None
     """Nor does the number of a request: both are a connection's own."""
     async with serving(*TOKENS) as up:
         for way in STREAMS:
-            hers, mine = await up.greeted(way, "ada"), await up.greeted(way, BOBS[way])
+            hers, mine = await up.greeted(way, "anna"), await up.greeted(way, BOBS[way])
             assert (await hers.ask("WATCH", watch=7))["ok"]
             await hers.say("CLAIM", queues=["empty"], wait_ms=60_000, reqId=5)
             assert (await mine.ask("UNWATCH", watch=7))["stopped"] is False
             assert (await mine.ask("ABANDON", request=5))["abandoned"] is False
-            await up.store.push_jobs("ada", "empty", [JobSpec()])
+            await up.store.push_jobs("anna", "empty", [JobSpec()])
             assert (await hers.answer())["reqId"] == 5
             kinds = {(await hers.event())["event"]["kind"] for _ in range(2)}
             assert kinds == {"pushed", "claimed"}

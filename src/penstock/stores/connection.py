@@ -30,7 +30,7 @@ from penstock.protocol.audited import INTERRUPTED, REFUSED, audited
 from penstock.protocol.command import Answer, Encoding, Refusal, ReqId, Request
 from penstock.protocol.framing import BRACE, HEADER, BadFrame, Frames, Message
 from penstock.protocol.table import name_of
-from penstock.stores.eager import begin
+from penstock.stores.eager import Rest, begin
 from penstock.stores.face import ENCODERS, Face
 from penstock.stores.forking import not_for_children
 
@@ -360,23 +360,21 @@ class Connection(asyncio.Protocol):
         self._large += request.large
         if reply is None:
             self._numbered[number] = held
-        task.add_done_callback(partial(self._done, held))
+        rest = task.get_coro()
+        assert isinstance(rest, Rest)
+        rest.over = partial(self._done, held)
 
-    def _done(self, held: Held, task: "asyncio.Task[Answer]") -> None:
+    def _done(self, held: Held, answer: Answer | Refusal, error: BaseException | None) -> None:
+        """It has come to its end, in this very step."""
         request, number = held.request, held.request.req_id
         del self._held[held]
         self._large -= request.large
         if self._numbered.get(number) is held:
             del self._numbered[number]
-        answer: Answer | Refusal
-        if task.cancelled():
-            answer = self._refusal(request, asyncio.CancelledError())
-        elif (error := task.exception()) is not None:
+        if error is not None:
             answer = self._refusal(request, error)
-        else:
-            answer = task.result()
-            if request.audited:
-                self._audit(request)
+        elif request.audited:
+            self._audit(request)
         if self._lost or held.abandoned:
             if isinstance(answer, Answer):
                 self.listener.take_back(request, held.face, answer)
@@ -387,7 +385,10 @@ class Connection(asyncio.Protocol):
                 self._move_up()
             else:
                 self._reply(request, held.face, answer, number)
-            self._flush_soon()
+            if self._held:
+                self._flush_soon()  # they may end in the same turn
+            else:
+                self._flush()
         if not self._reading and not self._working:
             self._working = True
             self._loop.call_soon(self._take)

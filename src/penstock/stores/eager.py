@@ -9,8 +9,8 @@ cancelled from the first instant on.
 """
 
 import asyncio
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -25,21 +25,32 @@ def begin(call: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
         # A future is marked when it is awaited and unmarked by the task that takes it up. That is
         # a turn from now; others may await the same one until then, and must not find it marked.
         awaited._asyncio_future_blocking = False
-    return asyncio.get_running_loop().create_task(_Rest(call, awaited))
+    return asyncio.get_running_loop().create_task(Rest(call, awaited))
 
 
-class _Rest(Coroutine[Any, Any, T]):
+class Rest(Coroutine[Any, Any, T]):
     """A coroutine that has made its first step, and waits for what that gave."""
 
-    __slots__ = ("_awaited", "_call", "_told")
+    __slots__ = ("_awaited", "_call", "_told", "over")
 
     def __init__(self, call: Coroutine[Any, Any, T], awaited: Any) -> None:
         self._call = call
         self._awaited = awaited
         self._told = False  # whether the task knows what it waits for
+        # Whoever is to hear in the last step itself how it ended, a turn of the loop before the
+        # callbacks of the task: (answer, None), or (None, what was raised). Its task answers
+        # nothing then.
+        self.over: Callable[[Any, BaseException | None], None] | None = None
 
     def send(self, value: Any) -> Any:
-        return self._call.send(value) if self._told else self._tell()
+        if not self._told:
+            return self._tell()
+        if self.over is None:
+            return self._call.send(value)
+        try:
+            return self._call.send(value)
+        except BaseException as end:  # noqa: BLE001 - told to whoever wants to know
+            self._end(end)
 
     def _tell(self) -> Any:
         self._told = True
@@ -48,6 +59,14 @@ class _Rest(Coroutine[Any, Any, T]):
             awaited._asyncio_future_blocking = True
         return awaited
 
+    def _end(self, end: BaseException) -> NoReturn:
+        assert self.over is not None
+        if isinstance(end, StopIteration):
+            self.over(end.value, None)
+        else:
+            self.over(None, end)
+        raise StopIteration from None
+
     def throw(self, *error: Any) -> Any:
         if not self._told and self._awaited is not None and self._awaited.cancel():
             # The task was cancelled before it knew what it waits for. Had it known, that would
@@ -55,7 +74,12 @@ class _Rest(Coroutine[Any, Any, T]):
             return self._tell()
         self._told = True
         self._awaited = None
-        return self._call.throw(*error)
+        if self.over is None:
+            return self._call.throw(*error)
+        try:
+            return self._call.throw(*error)
+        except BaseException as end:  # noqa: BLE001
+            self._end(end)
 
     def close(self) -> None:
         self._call.close()

@@ -5,16 +5,15 @@ All its transports share one gate, so that one word shuts them all.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
 
-from penstock.model.errors import PenstockError
 from penstock.model.job import Lease
 from penstock.model.lifecycle import State
+from penstock.model.resuming import Step, resumed
 from penstock.model.store import Store
 from penstock.model.wrapper import Wrapper
-from penstock.stores.eager import begin
 
 LOOK_S: Final = 0.05  # how often we look whether anything is still active
 
@@ -23,7 +22,7 @@ class Gate(Wrapper):
     def __init__(self, store: Store) -> None:
         self._inner = store
         self._shut = False
-        self._waiting: set[asyncio.Task[Lease | None]] = set()
+        self._waiting: set[_Wait] = set()
         self._claimed: set[tuple[str, str]] = set()  # (tenant, queue) that claims were served from
 
     @property
@@ -33,8 +32,9 @@ class Gate(Wrapper):
     def shut(self) -> None:
         """From now on claims find nothing, and those that wait are told so."""
         self._shut = True
-        for task in self._waiting:
-            task.cancel()
+        for wait in list(self._waiting):
+            if wait.awaited is not None:
+                wait.awaited.cancel()
 
     async def idle(self, within_s: float) -> bool:
         """Wait until nothing is active in the queues that were claimed from here.
@@ -77,28 +77,40 @@ class Gate(Wrapper):
         call = self.inner.claim(
             tenant, queues, n, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms
         )
-        lease = await self._unless_shut(tenant, begin(call)) if wait_ms else await call
+        lease = await (self._unless_shut(call) if wait_ms else call)
         if lease is not None:
             self._claimed.add((tenant, lease.queue))
         return lease
 
-    async def _unless_shut(
-        self, tenant: str, claim: "Lease | asyncio.Task[Lease | None] | None"
-    ) -> Lease | None:
-        if not isinstance(claim, asyncio.Task):
-            return claim
-        self._waiting.add(claim)
+    async def _unless_shut(self, call: Coroutine[Any, Any, Lease | None]) -> Lease | None:
+        """The claim, in the caller's own task: another one would cost each job that is waited for
+        a turn of the loop."""
+        wait = _Wait()
         try:
-            return await claim
+            awaited = wait.make(partial(call.send, None))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        self._waiting.add(wait)
+        try:
+            return await resumed(call, awaited, wait.make)
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            if caller is None or not caller.cancelling():
+            if self._shut and (caller is None or not caller.cancelling()):
                 return None
-            if claim.done() and not claim.cancelled() and claim.exception() is None:
-                lease = claim.result()
-                if lease is not None:  # handed over to somebody who is gone
-                    with suppress(PenstockError):
-                        await self.inner.release(tenant, lease.token)
             raise
         finally:
-            self._waiting.discard(claim)
+            self._waiting.discard(wait)
+
+
+class _Wait:
+    """What a claim waits for at present."""
+
+    __slots__ = ("awaited",)
+
+    def __init__(self) -> None:
+        self.awaited: asyncio.Future[Any] | None = None
+
+    def make(self, step: Step) -> "asyncio.Future[Any] | None":
+        self.awaited = None
+        self.awaited = step()
+        return self.awaited

@@ -94,11 +94,11 @@ class Front:
             there.error = error
         finally:
             there.found = True
-            if there.begun is not None:
-                self._pool.begin(there.begun[1])
-            # Behind the first step of what has begun: the home thread would want the interpreter
-            # at the very moment at which the handler does. But before the pool tells of any end.
+            # Behind the first step of what begins: the home thread would want the interpreter at
+            # the very moment at which the handler does. But before the pool tells of any end.
             self._handlers.call_soon(self._tell, there)
+        if there.begun is not None:
+            await self._pool.run(there.begun[1])  # in this task, in the turn in which they came
 
     def _tell(self, there: "_There") -> None:
         self._home.call_soon_threadsafe(self._hear, there)

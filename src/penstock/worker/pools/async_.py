@@ -10,19 +10,16 @@ list. Each handler has context variables of its own all the same.
 """
 
 import asyncio
-import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context, copy_context
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import copy_context
+from typing import Any
 
 from penstock.client.app import Penstock
 from penstock.client.execute import INTERRUPTED, Prepared, gathered
+from penstock.model.resuming import resumed
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
-
-T = TypeVar("T")
 
 
 class AsyncPool:
@@ -55,32 +52,33 @@ class AsyncPool:
 
     # -- on the handlers' loop -------------------------------------------------------------------
 
-    def begin(self, works: list[Work]) -> None:
-        self._loop.create_task(self._run_all(deque(works)))
+    def begin(self, works: Iterable[Work]) -> None:
+        self._loop.create_task(self.run(works))
 
-    async def _run_all(self, works: deque[Work]) -> None:
-        """Run the first of them that waits for something, and those before it."""
+    async def run(self, works: Iterable[Work]) -> None:
+        """Run the first of them that waits for something, and those before it; begin the others."""
         task = asyncio.current_task()
         assert task is not None
-        while works and not task.cancelling():  # by a handler, and not meant for those behind it
-            work = works.popleft()
+        left = deque(works)
+        while left and not task.cancelling():  # by a handler, and not meant for those behind it
+            work = left.popleft()
             try:
                 call = self._called(work)
                 if call is not None:
                     context = copy_context()
                     awaited = context.run(call.send, None)
                     work.handle = task
-                    if works:
-                        self._loop.create_task(self._run_all(works))
-                        works = deque()
-                    work.outcome = await _rest(call, awaited, context)
+                    if left:
+                        self.begin(left)
+                        left = deque()
+                    work.outcome = await resumed(call, awaited, context.run)
             except StopIteration as done:
                 work.outcome = done.value
             except Exception as error:  # noqa: BLE001 - ours, not the handler's
                 work.broke(error)
             self._ended(work)
-        if works:
-            self._loop.create_task(self._run_all(works))
+        if left:
+            self.begin(left)
 
     def _called(self, work: Work) -> Coroutine[Any, Any, Any] | None:
         """The call of its handler, not begun; None if it ends without one."""
@@ -112,20 +110,3 @@ class AsyncPool:
     def _flush(self) -> None:
         done, self._done = self._done, []
         self._home.call_soon_threadsafe(self._tell, done)
-
-
-@types.coroutine
-def _rest(call: Coroutine[Any, Any, T], awaited: Any, context: Context) -> Generator[Any, Any, T]:
-    """What is left of a call that has made its first step in that context, and waits."""
-    while True:
-        try:
-            step = partial(call.send, (yield awaited))
-        except GeneratorExit:
-            call.close()
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever it waited for ended with
-            step = partial(call.throw, error)
-        try:
-            awaited = context.run(step)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
