@@ -39,6 +39,7 @@ from penstock.stores.journal.space import file_system
 ROUNDS: Final = 5
 BATCHES: Final = (1, 10, 100, 1_000, 10_000)
 FLIGHT: Final = 4  # batches in flight
+FLIGHTS: Final = (1, 2, 4, 8, 16)  # of the largest batches; the target is that of FLIGHT
 PRODUCERS: Final = (1, 4, 16, 64)
 RAW: Final = {"sqlite": "bare sqlite", "rocksdb": "bare rocksdb"}
 CACHED: Final = CACHE_BYTES // pushes.SIZE  # jobs whose payloads all fit into the cache
@@ -94,6 +95,18 @@ def report_pushes(report: Report, parent: Path, rounds: int) -> None:
         figure = _against(report, kind, raw, cases[-1])
         what = f"{kind}: push by {cases[-1].batch:,} ÷ {raw}"
         report.targets.append(Target(what, figure, 0.6, at_least=True))
+
+
+def report_flights(report: Report, parent: Path, rounds: int) -> None:
+    """How the largest batches fare with more or fewer of them in flight."""
+    batch = BATCHES[-1]
+    cases = [pushes.Case(f"{flight} in flight", batch, flight) for flight in FLIGHTS]
+    for case in cases:
+        with _room(parent) as directory:
+            report.figures += pushes.measure([case], directory, rounds)
+    report.say(f"## Durable pushes of {batch:,} jobs by how many are in flight: jobs a second")
+    rows = [_push_row(report, f"{case.flight}", case) for case in cases]
+    report.say(table(_push_headings("in flight"), rows))
 
 
 def _push_headings(first: str) -> list[str]:
@@ -332,6 +345,7 @@ def main() -> None:
             "fdatasync over a file that has been written before."
         )
         report_pushes(report, parent, rounds)
+        report_flights(report, parent, rounds)
         report_producers(report, parent, rounds)
         report_stalls(report, parent, 100_000 if quick else 1_000_000, rounds, 1 if quick else 4)
         sizes = (100_000, 1_000_000) if quick else (1_000_000, 10_000_000)

@@ -283,6 +283,14 @@ def test_ends_pass_only_if_they_ascend(ends: list[int]) -> None:
             refuses("ends", push, cut(b"x" * 6, each))
 
 
+@pytest.mark.parametrize("high", [2**31, 2**31 + 5, 2**32 - 1])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_end_of_32_bits_never_passes_for_one_that_ascends(high: int, place: int) -> None:
+    ends = array("I", [3, 3, 3, 6])
+    ends[place] = high
+    refuses("ends", push, cut(b"x" * 6, ends))
+
+
 @pytest.mark.parametrize("place", [0, 1, 5_000, 9_997, 9_998])
 def test_one_pair_of_ends_in_the_wrong_order_is_found_among_ten_thousand(place: int) -> None:
     ends = array("I", range(1, 10_001))
