@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -95,14 +95,22 @@ def report_rows(
 
 def measured(spark: SparkSession, day: Day, form: str, rounds: int) -> list[Figure]:
     """Jobs a second of every subject, in turn; they agree on what they counted."""
-    taken = interleave(
-        {
-            PIPELINE: lambda: (tables.pipeline(spark, day),),
-            MINUTES: lambda: (tables.minutes(spark, day),),
-            DUCKDB: lambda: (tables.duckdb(day),),
-        },
-        rounds,
-    )
+
+    def take(subject: str, seconds: Callable[[], float]) -> Callable[[], Sequence[float]]:
+        def taken() -> Sequence[float]:
+            spent = seconds()
+            said = f"{subject}, {day.jobs:,} jobs in {day.lines:,} lines: {spent:.1f} s"
+            print(said, file=sys.stderr, flush=True)  # so that somebody who waits sees it go on
+            return (spent,)
+
+        return taken
+
+    subjects = {
+        PIPELINE: take(PIPELINE, lambda: tables.pipeline(spark, day)),
+        MINUTES: take(MINUTES, lambda: tables.minutes(spark, day)),
+        DUCKDB: take(DUCKDB, lambda: tables.duckdb(day)),
+    }
+    taken = interleave(subjects, rounds)
     assert tables.by_duckdb(spark, day) == 0, "Spark and DuckDB differ"
     return [
         Figure(
