@@ -6,7 +6,6 @@ seen, into an empty lake. `minutes` is gold.queue_minutes alone by the same tran
 is that table by DuckDB from the same files. Wall time; the session is warm.
 """
 
-import json
 import shutil
 import subprocess
 import time
@@ -95,7 +94,12 @@ def duckdb(day: Day) -> float:
     python = python_of("duckdb", "DuckDB")
     command: list[str | Path] = [python, HERE / "_spark_duckdb.py", day.events, day.by_duckdb]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout)["seconds"])
+    return float(done.stdout)
+
+
+def duckdb_version() -> str:
+    pins = (HERE / "peers-duckdb.txt").read_text().splitlines()
+    return next(pin for pin in pins if pin.startswith("duckdb==")).split()[0].partition("==")[2]
 
 
 def _seconds(work: Callable[[], None]) -> float:
