@@ -1,7 +1,7 @@
 """The same day of jobs made into tables: from its event log as it is, from one with a line for each
 job, and by DuckDB.
 
-`pipeline` is what `penstock pipeline run` does, all seven tables from segments that no step has
+`pipeline` is what `penstock pipeline run` does, all tables from segments that no step has
 seen, into an empty lake. `minutes` is gold.queue_minutes alone by the same transforms, and `duckdb`
 is that table by DuckDB from the same files. Wall time; the session is warm.
 """

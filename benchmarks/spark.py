@@ -171,7 +171,7 @@ def say_growth(report: Report, sizes: Sizes) -> None:
         f"A day of two tenants with ten queues each and sixteen workers: jobs pushed, claimed and "
         f"acked by {BATCH:,}, one batch in 25 with some that fail, wait and are tried once more; "
         "segments of 64 MiB, by the project's own writer. pipeline: `penstock pipeline run` into "
-        "an empty lake, all seven tables. minutes: gold.queue_minutes alone, by the pipeline's "
+        "an empty lake, all tables. minutes: gold.queue_minutes alone, by the pipeline's "
         f"transforms, from the segments. DuckDB {tables.duckdb_version()}: the same table from the same files but for its "
         "percentiles, two threads, a process of its own that is not counted until it reads. Its "
         "rows were compared with the pipeline's and are the same. Spark's session has made the "
