@@ -1,21 +1,14 @@
 """The subjects: what each is run with, and the environment that the other queues are installed in.
 
-Settings of the others are the best that were found for a no-op on a machine with two cores. An environment is
-made on first use, from pins with hashes, in a directory that git ignores; none of it is ever a
-dependency of Penstock.
+Settings of the others are the best that were found for a no-op on a machine with two cores.
 """
 
-import hashlib
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, Literal
 
-HERE: Final = Path(__file__).parent
-ENVIRONMENTS: Final = HERE / ".peers"
+from benchmarks._environments import python_of
 
 BULK: Final = 1_000  # jobs of one call that pushes many
 
@@ -209,26 +202,5 @@ def pythons(peers: Sequence[Entry]) -> dict[str, str]:
     found = {}
     for name in names:
         members = ", ".join(peer.name for peer in peers if peer.environment == name)
-        found[name] = _python(name, members) if name else sys.executable
+        found[name] = python_of(name, members) if name else sys.executable
     return found
-
-
-def _python(environment: str, members: str) -> str:
-    pins = HERE / f"peers-{environment}.txt"
-    directory = ENVIRONMENTS / environment
-    python = directory / "bin" / "python"
-    ready = directory / "made-from"  # written last: what is there without it is half an environment
-    digest = hashlib.sha256(pins.read_bytes()).hexdigest()
-    if ready.exists() and ready.read_text() == digest:
-        return str(python)
-    print(f"installing {members} from {pins.name}", file=sys.stderr, flush=True)
-    shutil.rmtree(directory, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", directory], check=True)
-    install = ("-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", pins)
-    try:
-        subprocess.run([python, *install], check=True, capture_output=True, text=True)
-    except subprocess.CalledProcessError as failed:
-        said = failed.stderr.strip()
-        raise SystemExit(f"cannot install {members} from {pins.name}:\n{said}") from failed
-    ready.write_text(digest)
-    return str(python)

@@ -10,9 +10,10 @@ from math import nan
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from benchmarks._environments import HERE
 from benchmarks._server_client import serving
 from benchmarks._worker_brokers import Postgres, redis, relay
-from benchmarks._worker_peers import BULK, HERE, Entry
+from benchmarks._worker_peers import BULK, Entry
 
 
 class Round(NamedTuple):

@@ -21,6 +21,7 @@ from typing import Final
 
 from benchmarks._bars import LIMIT, THEIRS, Bar, Chart, svg
 from benchmarks._bars import OURS as OUR_COLOUR
+from benchmarks._environments import HERE
 from benchmarks._measure import (
     RESULTS,
     TARGET_HEADINGS,
@@ -37,7 +38,7 @@ from benchmarks._measure import (
 )
 from benchmarks._worker_adapter import PAUSE_S, PAYLOAD
 from benchmarks._worker_brokers import postgres_program
-from benchmarks._worker_peers import BULK, HERE, OURS, PEERS, RELAY, Entry, pythons
+from benchmarks._worker_peers import BULK, OURS, PEERS, RELAY, Entry, pythons
 from benchmarks._worker_round import Round, Rounds
 
 ROUNDS: Final = 5

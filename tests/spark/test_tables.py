@@ -164,6 +164,24 @@ def test_a_step_that_is_done_again_changes_nothing(spark: SparkSession, tmp_path
     _compare(lake, events)
 
 
+def test_a_compaction_that_was_cut_short_makes_nothing_count_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Joined rows are there, and those that they were joined from are not forgotten yet."""
+    told = tmp_path / "told"
+    asyncio.run(happen(98, told, 60))
+    segments = _in_six(told)
+    pipeline = Pipeline(Lake(spark, str(tmp_path / "lake")).open())
+    pipeline.derive = lambda days: None  # type: ignore[method-assign]
+    for number, some in enumerate((segments[::2], segments[1::2])):
+        lines = spark.read.text(list(map(str, some)))
+        pipeline.step(lines.select("value", f.col("_metadata.file_path").alias("file")), number)
+    pipeline.lake.forget = lambda table, partition: None  # type: ignore[method-assign]
+    assert pipeline.compact() >= 1
+    Pipeline(pipeline.lake).rebuild()
+    _compare(pipeline.lake, told)
+
+
 def test_a_lake_of_another_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"version": 99}')
     with pytest.raises(Exception, match="of version 99, and this release writes"):

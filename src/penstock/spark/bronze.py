@@ -87,8 +87,14 @@ def events(rows: DataFrame) -> DataFrame:
     return filled.dropDuplicates(list(IDENTITY)).withColumn("day", day_of("at"))
 
 
-def bad_lines(rows: DataFrame) -> DataFrame:
-    return rows.where(f.col("bad").isNotNull()).select("file", "bad", "value")
+def found(rows: DataFrame) -> DataFrame:
+    """One row about `parsed`: its `lines`, the `days` of the good ones, the `files` of the others."""
+    good = f.col("bad").isNull()
+    return rows.agg(
+        f.count("*").alias("lines"),
+        f.collect_set(f.when(good, day_of("at"))).alias("days"),
+        f.collect_set(f.when(~good, f.col("file"))).alias("files"),
+    )
 
 
 def unknown(new: DataFrame, known: DataFrame) -> DataFrame:

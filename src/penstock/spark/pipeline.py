@@ -70,18 +70,16 @@ class Pipeline:
 
     def step(self, lines: DataFrame, number: int) -> None:
         began = perf_counter()
-        rows = bronze.parsed(lines).persist()
+        rows = bronze.parsed(lines).drop("value").persist()
         try:
-            fresh = bronze.events(rows).persist()
-            touched = self._days(fresh)
-            total = rows.count()
+            (found,) = bronze.found(rows).collect()
+            touched, total = sorted(found.days), found.lines
             self._say(f"step {number}: {total:,} lines, days {_span(touched)}")
             if touched:
-                self._add(fresh, touched, number)
-            fresh.unpersist()
-            bad = self._set_apart(rows, number)
+                self._add(bronze.events(rows), touched, number)
         finally:
             rows.unpersist()
+        bad = self._set_apart(found.files, number) if found.files else 0
         self.lines += total
         self.bad += bad
         self.derive(touched)
@@ -97,9 +95,6 @@ class Pipeline:
             f"step {number}: done in {seconds:.1f} s" + (f", {bad:,} bad lines" if bad else "")
         )
 
-    def _days(self, events: DataFrame) -> list[date]:
-        return sorted(row.day for row in events.select("day").distinct().collect())
-
     def _add(self, fresh: DataFrame, days: list[date], number: int) -> None:
         """Add the events that bronze does not have yet from another step."""
         known = self.lake.read("bronze.events", days)
@@ -108,11 +103,8 @@ class Pipeline:
         rows = fresh.withColumn("batch", f.lit(number).cast("long"))
         self.lake.overwrite("bronze.events", rows, ("day", "batch"))
 
-    def _set_apart(self, rows: DataFrame, number: int) -> int:
+    def _set_apart(self, files: list[str], number: int) -> int:
         """Keep the bad lines with their file, line and reason; answers how many there are."""
-        files = [row.file for row in bronze.bad_lines(rows).select("file").distinct().collect()]
-        if not files:
-            return 0
         # Only the files that have any are read again, whole: that is where line numbers are.
         whole = self.spark.read.text(files, wholetext=True).select(
             f.posexplode(f.split("value", "\n")).alias("place", "value"),
@@ -143,8 +135,7 @@ class Pipeline:
         events = self.lake.read("bronze.events", days) if days else None
         if events is None:
             return
-        # Each once, also where a compaction was cut short between joining and forgetting.
-        events = events.drop("batch").dropDuplicates(list(bronze.IDENTITY)).persist()
+        events = self._each_once(events.drop("batch"), days)
         try:
             self._say("silver")
             self.lake.overwrite("silver.attempts", silver.attempts(events))
@@ -157,6 +148,13 @@ class Pipeline:
             events.unpersist()
         self._say("gold.workers")
         self._workers(days)
+
+    def _each_once(self, events: DataFrame, days: list[date]) -> DataFrame:
+        """Only where a compaction was cut short between joining and forgetting are they there twice."""
+        batches = map(self.lake.batches, days)
+        if any(len(each) > 1 and each[0] < 0 for each in batches):
+            return events.dropDuplicates(list(bronze.IDENTITY)).persist()
+        return events
 
     def _minutes(self, minutes: DataFrame, days: list[date]) -> None:
         """What is left at the end of a minute is less or more in every later one."""
