@@ -159,6 +159,39 @@ def test_a_soft_timeout_is_raised_in_the_handler(pool: str) -> None:
     run(case)
 
 
+def test_a_timeout_is_told_as_any_other_failure_is(caplog: pytest.LogCaptureFixture) -> None:
+    app = shop()
+
+    @app.task(timeout="30ms")
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    @app.task(timeout="30ms", batch=10)
+    async def rows(items: list[int]) -> None:
+        await asyncio.Event().wait()
+
+    async def case() -> None:
+        async with closing(app), working(app) as worker:
+            job = await waits.options(max_attempts=2).apush()
+            pair = await rows.apush_many([1, 2])
+            for each in (job, *pair):
+                assert await ending(each) == "dead timeout"
+        assert (worker.counts.timed_out, worker.counts.dead) == (4, 3)
+        said = {
+            (record.levelname, record.getMessage())
+            for record in caplog.records
+            if "timeout" in record.getMessage()
+        }
+        why = "timeout: the attempt ran longer than 30ms"
+        assert said == {
+            ("WARNING", f"job {job.id} failed: {why}"),
+            ("ERROR", f"job {job.id} is dead: {why}"),
+            *(("ERROR", f"job {each.id} is dead: {why}") for each in pair),
+        }
+
+    run(case)
+
+
 @each_pool
 def test_a_handler_is_stopped_at_its_timeout_and_when_its_job_is_cancelled(pool: str) -> None:
     app = shop()
