@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from penstock.client.context import Context
 from penstock.client.declare import Anything, Declare, DeclareBatch
 from penstock.client.errors import UnknownTask
-from penstock.client.execute import BatchExecutor
+from penstock.client.execute import Executor
 from penstock.client.home import Home
 from penstock.client.middleware import Middleware
 from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions, planned
@@ -77,7 +77,7 @@ class Penstock:
         self.middleware = tuple(middleware)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.crons: dict[str, CronSpec] = {}
-        self.executor = BatchExecutor(self.middleware)
+        self.executor = Executor(self.middleware)
         self._plan = planned(Plan(), options)
 
     @property

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.client.arguments import BadArguments
 from penstock.client.draining import Drain, Drained, Failure, Work
-from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared
+from penstock.client.execute import BatchOutcome, Outcome
 from penstock.client.home import Home
 from penstock.model.duration import Duration, duration_ms
 from penstock.model.errors import Conflict, Deadline, Unavailable
@@ -421,23 +421,14 @@ def _pushed(run: Run, place: int, job_id: int) -> PushedCall:
 
 def _run_here(drain: Drain, work: Work, runner: asyncio.Runner) -> Outcome | BatchOutcome:
     executor = drain.executor
-    if isinstance(work, Prepared):
-        return runner.run(executor.run(work)) if work.task.is_async else executor.run_here(work)
-    if work.task.is_async:
-        return runner.run(executor.run_batch(work))
-    return executor.run_batch_here(work)
+    return runner.run(executor.run(work)) if work.task.is_async else executor.run_here(work)
 
 
 async def _run_there(drain: Drain, work: Work) -> Outcome | BatchOutcome:
     executor = drain.executor
     if not work.task.is_async:
-        here = executor.run_here if isinstance(work, Prepared) else executor.run_batch_here
-        return await asyncio.to_thread(here, work)  # type: ignore[arg-type]
-    outcome: Outcome | BatchOutcome
-    if isinstance(work, Batch):
-        outcome = await executor.run_batch(work)
-    else:
-        outcome = await executor.run(work)
+        return await asyncio.to_thread(executor.run_here, work)
+    outcome = await executor.run(work)
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError  # the executor took it for its handler's

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.client.app import Penstock
-from penstock.client.execute import INTERRUPTED, Prepared, gathered
+from penstock.client.execute import INTERRUPTED, Batch, Prepared, gathered
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
 
@@ -69,7 +69,10 @@ class AsyncPool:
             work.context = self._contexts.of(work)
             codec = work.job.options.codec
             batch = gathered(work.task, codec, work.payloads, work.context)
-            work.outcome = await self._executor.run_batch(batch)
+            if isinstance(batch, Batch):
+                work.outcome = await self._executor.run(batch)
+            else:
+                work.outcome = batch
         except Exception as error:  # noqa: BLE001
             work.broke(error)
         self._ended(work)
