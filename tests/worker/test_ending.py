@@ -173,9 +173,9 @@ def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> N
 
     async def case() -> None:
         async with closing(app):
-            worker = Worker(app, WorkerSettings(lease_ms=800, cron=False))
+            worker = Worker(app, WorkerSettings(lease_ms=1_500, cron=False))
             living = asyncio.create_task(worker.run())
-            jobs = [await computes.apush(1, 2.4), await computes.apush(2, 0.0)]
+            jobs = [await computes.apush(1, 4.5), await computes.apush(2, 0.0)]
 
             async def both_done() -> bool:
                 return worker.counts.completed == 2

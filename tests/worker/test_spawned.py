@@ -156,8 +156,8 @@ def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> N
     async def case() -> None:
         with serving("memory://", log) as (_, url):
             async with reaching(url):
-                with worker(url, log, "--lease", "800ms", RAN=str(ran)) as busy:
-                    jobs = [await shop.computes.apush(1, 2.4)]
+                with worker(url, log, "--lease", "1500ms", RAN=str(ran)) as busy:
+                    jobs = [await shop.computes.apush(1, 4.5)]
                     await busy.hears("computes")
                     jobs.append(await shop.computes.apush(2, 0.0))
                     for job in jobs:
