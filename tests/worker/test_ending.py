@@ -11,7 +11,7 @@ from penstock import Context, Penstock, at_once
 from penstock.model.lifecycle import State
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
-from tests.worker.harness import closing, eventually, run, seen
+from tests.worker.harness import closing, ending, run, seen
 
 
 def app_on(url: str = "memory://") -> Penstock:
@@ -176,11 +176,8 @@ def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> N
             worker = Worker(app, WorkerSettings(lease_ms=1_500, cron=False))
             living = asyncio.create_task(worker.run())
             jobs = [await computes.apush(1, 4.5), await computes.apush(2, 0.0)]
-
-            async def both_done() -> bool:
-                return worker.counts.completed == 2
-
-            await eventually(both_done)
+            for job in jobs:
+                assert await ending(job) == "None"
             worker.stop()
             await living
             for job in jobs:
