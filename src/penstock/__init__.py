@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.client.crons import CronMessage, CronService
     from penstock.client.delayed import DelayedQueue, Offer
     from penstock.client.errors import (
+        BadDeclaration,
         BadResult,
         BlocksTheLoop,
         Dead,
@@ -65,6 +66,7 @@ _WHERE = {
     "CronService": "client.crons",
     "DelayedQueue": "client.delayed",
     "Offer": "client.delayed",
+    "BadDeclaration": "client.errors",
     "BadResult": "client.errors",
     "BlocksTheLoop": "client.errors",
     "Dead": "client.errors",
@@ -83,6 +85,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BadDeclaration",
     "BadResult",
     "BlocksTheLoop",
     "Conflict",

@@ -48,7 +48,7 @@ def test_a_cron_fires_every_so_often_or_daily(cli: Cli) -> None:
         ([], "exactly one of --expression, --every and --daily"),
         (["--every", "5m", "--daily", "02:00"], "exactly one of"),
         (["--every", "5m", "--tz", "UTC"], "tz: does not go with --every"),
-        (["--every", "0s"], "every_ms"),
+        (["--every", "0s"], "not longer than nothing"),
         (["--every", "often"], "is not a duration"),
         (["--daily", "25:00"], "is not an hour"),
         (["-e", "* *"], "is not a cron expression"),

@@ -53,7 +53,9 @@ def test_a_queue_that_does_not_exist_is_an_error_that_names_the_nearest(cli: Cli
         cli(*words.split(), "email", code=1)
         told = "there is no queue email; did you mean emails?"
         new = words in ("queues pause", "queues limit")
-        assert cli.told == told + (" --new: before its first job\n" if new else "\n"), words
+        assert cli.told == told + ("; --new makes it before its first job\n" if new else "\n"), (
+            words
+        )
     assert [each["queue"] for each in cli.json("queues", "ls")["queues"]] == ["emails"]
 
 
@@ -110,7 +112,7 @@ def test_limits_are_set_one_by_one_and_lifted(cli: Cli) -> None:
         (["--rate", "10"], "is no rate like 100/s"),
         (["--rate", "10/"], "is not a duration"),
         (["--rate", "10/week"], "is not a duration"),
-        (["--rate", "0/s"], "tokens"),
+        (["--rate", "0/s"], "--rate: 0 is not"),
         (["--concurrency", "few"], "is neither a number nor none"),
         (["--concurrency", "0"], "concurrency"),
         (["--retain", "1y"], "is not a duration"),

@@ -83,7 +83,7 @@ def test_tenants_do_not_see_each_other(cli: Cli) -> None:
     cli("queues", "ls", code=NOT_SO)
     cli("jobs", "show", 1, code=NOT_SO)
     cli("push", "q", "--tenant", "not one", code=WRONG)
-    assert cli.told.startswith("tenant: ")
+    assert cli.told.startswith("--tenant: ")
 
 
 def test_a_taken_key_is_a_state_that_forbids_it(cli: Cli) -> None:

@@ -75,7 +75,7 @@ def test_the_bench_measures_and_leaves_nothing(cli: Cli) -> None:
     assert "One client, one call at a time" in said
     cli("push", "q")
     cli("bench", "--queue", "q", code=2)
-    assert cli.told.startswith("queue: q has jobs")
+    assert cli.told.startswith("--queue: q has jobs")
 
 
 # -- tail ------------------------------------------------------------------------------------------

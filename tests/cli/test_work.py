@@ -70,7 +70,7 @@ def test_a_payload_comes_from_a_file_or_from_standard_input(cli: Cli, place: Pat
         (["hello"], "a text in it has quotes"),
         (["@nowhere.json"], "nowhere.json cannot be read: No such file"),
         (["1", "--delay", "5"], 'with its unit it is "5s"'),
-        (["1", "--delay", "1s", "--run-at", "2030-01-01"], "run_at"),
+        (["1", "--delay", "1s", "--run-at", "2030-01-01"], "--run-at: cannot go with --delay"),
         (["1", "--run-at", "tomorrow"], "is no instant like"),
         (["1", "--keep-key", "ever"], "neither one of live, started, retained nor a duration"),
         (["1", "--header", "x"], "is no header like NAME=VALUE"),

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock import Penstock
 from penstock.client.context import Context
-from penstock.client.execute import Completed, Failed, Outcome, Prepared, gathered
+from penstock.client.execute import Batch, Completed, Failed, Outcome, Prepared, gathered
 from penstock.client.inputs import HEADER, with_inputs
 from penstock.model.job import Job
 from penstock.model.store import Store
@@ -57,8 +57,9 @@ class SmallWorker:
         context = Context(job)
         if task.batch is not None:
             batch = gathered(task, job.options.codec, [job.payload], context)
-            self.ran.append((task.name, batch.items))
-            ended = self.app.executor.run_batch_here(batch)
+            assert isinstance(batch, Batch)
+            self.ran.append((task.name, batch.values))
+            ended = self.app.executor.run_here(batch)
             return ended.all or ended.each[0]
         prepared = self.app.executor.prepare(task, context)
         if not isinstance(prepared, Prepared):

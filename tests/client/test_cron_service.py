@@ -129,7 +129,7 @@ def test_prefixes_are_literal(prefix: str, other: str) -> None:
 
 @on_each_store
 async def test_a_hash_is_sixteen_hex_digits(h: Harness) -> None:
-    with pytest.raises(Invalid, match="name/hash/instant"):
+    with pytest.raises(Invalid, match="is not 16 hexadecimal digits"):
         await service(h).ainstall_tick("%", "report", messages(h, 1))
 
 

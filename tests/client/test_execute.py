@@ -20,7 +20,8 @@ from penstock.client.execute import (
     Prepared,
     gathered,
 )
-from penstock.model.job import Job, JobOptions
+from penstock.model.fingerprint import fingerprint
+from penstock.model.job import Job, JobError, JobOptions
 
 
 def context(payload: bytes = b"{}") -> Context:
@@ -161,6 +162,27 @@ def test_a_cancelled_run_says_nothing_about_the_job(app: Penstock) -> None:
     assert run(app, raising(asyncio.CancelledError())) is INTERRUPTED
 
 
+def test_a_group_of_exceptions_is_told_by_what_is_in_it(app: Penstock) -> None:
+    def told(*leaves: BaseException) -> JobError:
+        group = BaseExceptionGroup("unhandled errors in a TaskGroup", leaves)
+        outcome = run(app, raising(group))
+        assert isinstance(outcome, Failed)
+        return outcome.error
+
+    one = told(ValueError("row 17 is bad"))
+    assert (one.kind, one.message) == ("ValueError", "row 17 is bad")
+    assert "TaskGroup" in one.trace
+    nested = told(ExceptionGroup("inner", [ValueError("row 4 is bad"), ValueError("row 5 is bad")]))
+    assert (nested.kind, nested.message) == ("ValueError", "row 4 is bad")
+    assert fingerprint(nested) == fingerprint(one) == fingerprint(told(ValueError("row 1 is bad")))
+    two = told(ValueError("row 1 is bad"), KeyError("x"))
+    assert two.kind == "ExceptionGroup"
+    assert two.message == "unhandled errors in a TaskGroup: KeyError: 'x'; ValueError: row 1 is bad"
+    assert fingerprint(two) == fingerprint(told(KeyError("y"), ValueError("row 9 is bad")))
+    many = told(*(type(f"Error{letter}", (Exception,), {})() for letter in "abcdefghijkl"))
+    assert many.message.endswith("Errorj; and 2 more")
+
+
 # -- batches -------------------------------------------------------------------------------------
 
 
@@ -175,11 +197,12 @@ def run_batch(app: Penstock, answer: Callable[[list[int]], Any], *payloads: byte
     for each in (handler, awaited):
         task = app.task(batch=10)(each)
         batch = gathered(task, "json", payloads, context())
-        assert isinstance(batch, Batch)
-        if task.is_async:
-            outcomes.append(asyncio.run(app.executor.run_batch(batch)))
+        if not isinstance(batch, Batch):
+            outcomes.append(batch)
+        elif task.is_async:
+            outcomes.append(asyncio.run(app.executor.run(batch)))
         else:
-            outcomes.append(app.executor.run_batch_here(batch))
+            outcomes.append(app.executor.run_here(batch))
         del app.tasks[task.name]
     first, second = outcomes
     assert summary(first.all) == summary(second.all)

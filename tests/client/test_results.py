@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock import BadResult, Dead, JobFailed, Penstock
+from penstock import BadResult, Dead, JobFailed, Penstock, chain
 from penstock.client.errors import BlocksTheLoop, Retry, UnknownTask
 from penstock.model.errors import Deadline, NotFound
 from penstock.model.job import JobError
@@ -104,10 +104,17 @@ def test_a_job_that_was_cancelled(app: Penstock, locate: Any) -> None:
 def test_a_job_that_is_not_known(app: Penstock, locate: Any) -> None:
     job = locate.options(retain=0).push(1)
     job.cancel()
-    with pytest.raises(NotFound):
-        job.result()
-    with pytest.raises(NotFound, match="job 1 is not, or no longer, known"):
-        job.get()
+    for look in (job.result, job.get, job.explain):
+        with pytest.raises(NotFound, match=r"^job 1 is not known.* keep it longer with retain="):
+            look()
+
+
+def test_a_time_that_was_not_enough_is_told_as_it_was_said(app: Penstock, locate: Any) -> None:
+    said = "^timeout: job 1 has not ended within 20ms$"
+    with pytest.raises(Deadline, match=said):
+        locate.push(1).result(timeout="20ms")
+    with pytest.raises(Deadline, match=r"^timeout: the flow has not ended within 20ms$"):
+        chain(locate.si(1), locate.si(2)).push().result(timeout="20ms")
 
 
 def test_why_a_job_does_not_run(app: Penstock, locate: Any) -> None:

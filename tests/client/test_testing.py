@@ -20,7 +20,7 @@ from penstock import (
     group,
 )
 from penstock.client.testing import Testing
-from penstock.model.errors import Conflict, Deadline, Unavailable
+from penstock.model.errors import Conflict, Deadline, Invalid, Unavailable
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.policy import Limits, QueueConfig, Rate
 
@@ -235,7 +235,7 @@ def test_delays_and_time_to_live(real: Penstock) -> None:
 
 
 def test_a_naive_now_is_refused(real: Penstock) -> None:
-    with pytest.raises(ValueError, match="time zone"):
+    with pytest.raises(Invalid, match="time zone"):
         real.testing(now=datetime(2024, 1, 1))  # noqa: DTZ001
 
 

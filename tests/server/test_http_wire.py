@@ -553,10 +553,16 @@ async def test_when_claims_stop_everything_else_goes_on() -> None:
         await up.claims_wait(1)
         assert (await client.get("/readyz")).status == 200
         up.server.service.stop_claims()
-        assert refused(await waiting.answer(), 503, "unavailable")
+        for answer in (
+            await waiting.answer(),
+            await client.post("/v1/queues/q/claim"),
+            await client.post("/v1/claim", {"queues": ["q"]}),
+            await client.get("/readyz"),
+        ):
+            assert refused(answer, 503, "unavailable")
+            assert answer.json["detail"] == "the server is stopping"
+            assert answer.headers["retry-after"] == "1"
         assert (await waiting.get("/healthz")).status == 200
-        assert refused(await client.get("/readyz"), 503, "unavailable")
-        assert refused(await client.post("/v1/queues/q/claim"), 503, "unavailable")
         assert (await client.post(PUSH, {})).status == 201
         ack = await client.post(f"/v1/leases/{claimed['lease']}/ack")
         assert ack.json == {"acked": [1], "lost": []}

@@ -137,17 +137,19 @@ async def test_a_push_whose_answer_was_lost_is_repeated_and_adds_nothing() -> No
 @looped
 async def test_many_pushes_in_flight_survive_every_cut() -> None:
     async with World() as world:
+        pushed = asyncio.Semaphore(0)
 
         async def produce(name: int) -> list[int]:
-            return [
-                job
-                for n in range(20)
-                for job in (await world.store.push("default", [Run.pack("q", [b"%d" % n])])).ids
-            ]
+            ids: list[int] = []
+            for n in range(20):
+                ids += (await world.store.push("default", [Run.pack("q", [b"%d" % n])])).ids
+                pushed.release()
+            return ids
 
         async def disturb() -> None:
             for _ in range(6):
-                await asyncio.sleep(0.01)
+                for _ in range(60):
+                    await pushed.acquire()
                 world.proxy.cut()
 
         *ids, _ = await asyncio.gather(*(produce(n) for n in range(30)), disturb())

@@ -26,6 +26,8 @@ from penstock.stores.shared import SharedStore
 from tests.durable import scratch
 from tests.unit.test_shared import play, push, shared
 
+PATIENCE_S = 30
+
 
 @pytest.fixture(params=["rocksdb", "sqlite"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -39,11 +41,9 @@ def path_of(url: str) -> Path:
 
 async def only_this_task() -> None:
     """Let what has been cancelled end; nothing else may be left."""
-    for _ in range(100):
-        if len(asyncio.all_tasks()) == 1:
-            return
-        await asyncio.sleep(0.01)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    async with asyncio.timeout(PATIENCE_S):
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
 
 
 class Recovery:
@@ -119,18 +119,21 @@ def test_a_store_that_is_closed_while_it_begins_to_listen_leaves_the_path_free(
 ) -> None:
     async def case() -> None:
         first, second = await shared(url), await shared(url)
-        listen, reached = Listener.listen_unix, asyncio.Event()
+        listen, reached, go_on = Listener.listen_unix, asyncio.Event(), asyncio.Event()
 
         async def slowly(self: Listener, *said: Any, **more: Any) -> Path:
             found = await listen(self, *said, **more)
             reached.set()
-            await asyncio.sleep(0.05)
+            await go_on.wait()
             return found
 
         monkeypatch.setattr(Listener, "listen_unix", slowly)
         await first.close()
         await reached.wait()
-        await second.close()
+        closing = asyncio.ensure_future(second.close())
+        await asyncio.sleep(0)  # it has begun
+        go_on.set()
+        await closing
         assert owner_of(path_of(url)) is None
         assert not path_of(url).with_name("jobs.sock").exists()
         await only_this_task()
@@ -170,8 +173,12 @@ def test_attempts_that_fail_one_after_the_other_do_not_meet(
         with socket.socket(socket.AF_UNIX) as mute:
             mute.bind(address)
             mute.listen()
+            mute.setblocking(False)
             opening = asyncio.ensure_future(shared(url))
-            await asyncio.sleep(0.5)
+            loop = asyncio.get_running_loop()
+            heard = [await loop.sock_accept(mute) for _ in range(3)]  # and no word to any
+        for attempt, _ in heard:
+            attempt.close()
         ownership.leave()
         store = await opening
         assert await push(store)

@@ -1,13 +1,14 @@
 """A worker in this process, for as long as a test needs it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import uvloop
 
 from penstock import JobFailed, Penstock, PushedJob
+from penstock.model.event import Event, EventKind
 from penstock.model.job import Job
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -61,6 +62,19 @@ async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not await look():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+async def changing(app: Penstock, kind: EventKind) -> AsyncIterator[Event]:
+    """What is told from now on of such changes."""
+    return (await app.store()).watch(app.tenant, kinds=[kind])
+
+
+async def told_of(events: AsyncIterator[Event], jobs: "Sequence[PushedJob[Any]]") -> None:
+    """Wait until every one of the jobs was among them."""
+    left = {job.id for job in jobs}
+    async with asyncio.timeout(PATIENCE_S):
+        while left:
+            left -= set((await anext(events)).ids)
 
 
 async def seen(app: Penstock, job_id: int) -> Job:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from itertools import chain
 
 import pytest
 
@@ -12,7 +13,7 @@ from penstock.model.store import Store
 from penstock.worker.claiming import Claimer, Shares
 from penstock.worker.dispatch import AHEAD_S, Pace
 from penstock.worker.settings import said, weighted
-from tests.worker.harness import closing, ending, eventually, run, working
+from tests.worker.harness import closing, ending, run, working
 
 
 def test_queues_are_said_with_weights() -> None:
@@ -78,14 +79,10 @@ def test_jobs_of_weighted_queues_run_by_weight() -> None:
 
     async def case() -> None:
         async with closing(app):
-            for task in (first, second):
-                await task.apush_many(() for _ in range(400))
-            async with working(app, queues={"a": 3, "b": 1}, concurrency=1) as worker:
-
-                async def all_done() -> bool:
-                    return worker.counts.completed == 800
-
-                await eventually(all_done)
+            jobs = [await task.apush_many(() for _ in range(400)) for task in (first, second)]
+            async with working(app, queues={"a": 3, "b": 1}, concurrency=1):
+                for job in chain(*jobs):
+                    assert await ending(job) == "None"
         assert Counter(order[:200])["a"] == pytest.approx(150, abs=20)
 
     run(case)

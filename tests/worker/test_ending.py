@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from penstock import Context, Penstock, at_once
+from penstock.client.home import Home
 from penstock.model.lifecycle import State
+from penstock.open import open_store
+from penstock.stores.clock import SystemClock
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
-from tests.worker.harness import closing, eventually, run, seen
+from tests.worker.harness import closing, ending, run, seen
 
 
 def app_on(url: str = "memory://") -> Penstock:
@@ -159,16 +162,25 @@ def test_it_ends_when_it_has_grown_too_large() -> None:
     run(case)
 
 
+class OwnTime(SystemClock):
+    """Time in which this process computes: a machine that is busy with others does not end leases."""
+
+    def elapsed_ms(self) -> int:
+        return time.process_time_ns() // 1_000_000
+
+
 def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> None:
     """Neither its own job nor one that is handed over meanwhile loses its lease."""
-    app = app_on(f"sqlite:///{tmp_path}/jobs.db")
+    app = app_on()
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app.home = Home(url, app.tenant, lambda: open_store(url, clock=OwnTime()))
     ran: list[int] = []
 
     @app.task
     async def computes(n: int, seconds: float) -> None:
         ran.append(n)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        until = time.process_time() + seconds
+        while time.process_time() < until:
             pass
 
     async def case() -> None:
@@ -176,11 +188,8 @@ def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> N
             worker = Worker(app, WorkerSettings(lease_ms=800, cron=False))
             living = asyncio.create_task(worker.run())
             jobs = [await computes.apush(1, 2.4), await computes.apush(2, 0.0)]
-
-            async def both_done() -> bool:
-                return worker.counts.completed == 2
-
-            await eventually(both_done)
+            for job in jobs:
+                assert await ending(job) == "None"
             worker.stop()
             await living
             for job in jobs:

@@ -12,7 +12,7 @@ from penstock.model.lifecycle import State
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 from tests.worker import shop
-from tests.worker.harness import closing, ending, eventually, run, seen, working
+from tests.worker.harness import closing, ending, run, seen, working
 
 WHERE = "tests.worker.shop:app"
 
@@ -79,11 +79,7 @@ def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> 
             await anext(begun)
             assert await endless[0].acancel()
             await anext(begun)  # there is a slot again
-
-            async def counted() -> bool:
-                return worker.counts.lost == 1
-
-            await eventually(counted)
+            assert worker.counts.lost == 1
             worker.stop()
             counts = await living
             assert (counts.released, counts.failed) == (1, 0)

@@ -12,7 +12,7 @@ from penstock import Context, Dead, Penstock, PushedJob, Retry, SoftTimeout, at_
 from penstock.client.flow import chain, group
 from penstock.client.middleware import Middleware
 from penstock.model.lifecycle import State
-from tests.worker.harness import closing, ending, eventually, run, seen, working
+from tests.worker.harness import changing, closing, ending, run, seen, told_of, working
 
 each_pool = pytest.mark.parametrize("pool", ["async", "thread"])
 
@@ -76,13 +76,10 @@ def test_many_jobs_are_completed_once_each(pool: str) -> None:
     async def case() -> None:
         async with closing(app), working(app, pool=pool, concurrency=20) as worker:
             jobs = await note.apush_many((n,) for n in range(3_000))
-
-            async def all_done() -> bool:
-                return worker.counts.completed == len(jobs)
-
-            await eventually(all_done)
+            for job in jobs:
+                assert await ending(job) == "None"
         assert sorted(ran) == list(range(3_000))
-        assert worker.counts.claimed == 3_000
+        assert (worker.counts.claimed, worker.counts.completed) == (3_000, 3_000)
 
     run(case)
 
@@ -159,11 +156,44 @@ def test_a_soft_timeout_is_raised_in_the_handler(pool: str) -> None:
     run(case)
 
 
+def test_a_timeout_is_told_as_any_other_failure_is(caplog: pytest.LogCaptureFixture) -> None:
+    app = shop()
+
+    @app.task(timeout="30ms")
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    @app.task(timeout="30ms", batch=10)
+    async def rows(items: list[int]) -> None:
+        await asyncio.Event().wait()
+
+    async def case() -> None:
+        async with closing(app), working(app) as worker:
+            job = await waits.options(max_attempts=2).apush()
+            pair = await rows.apush_many([1, 2])
+            for each in (job, *pair):
+                assert await ending(each) == "dead timeout"
+        assert (worker.counts.timed_out, worker.counts.dead) == (4, 3)
+        said = {
+            (record.levelname, record.getMessage())
+            for record in caplog.records
+            if "timeout" in record.getMessage()
+        }
+        why = "timeout: the attempt ran longer than 30ms"
+        assert said == {
+            ("WARNING", f"job {job.id} failed: {why}"),
+            ("ERROR", f"job {job.id} is dead: {why}"),
+            *(("ERROR", f"job {each.id} is dead: {why}") for each in pair),
+        }
+
+    run(case)
+
+
 @each_pool
 def test_a_handler_is_stopped_at_its_timeout_and_when_its_job_is_cancelled(pool: str) -> None:
     app = shop()
     stopped: list[str] = []
-    began = threading.Semaphore(0)
+    began, ended = threading.Semaphore(0), threading.Semaphore(0)
 
     @app.task
     async def waits(ctx: Context, name: str) -> None:
@@ -172,6 +202,7 @@ def test_a_handler_is_stopped_at_its_timeout_and_when_its_job_is_cancelled(pool:
             await asyncio.sleep(60)
         finally:
             stopped.append(f"{name} {ctx.cancelled}" if pool == "async" else name)
+            ended.release()
 
     @app.task
     def turns(name: str) -> None:
@@ -181,6 +212,7 @@ def test_a_handler_is_stopped_at_its_timeout_and_when_its_job_is_cancelled(pool:
                 time.sleep(0.001)
         finally:
             stopped.append(name)
+            ended.release()
 
     async def case() -> None:
         async with closing(app), working(app, pool=pool, lease_ms=900) as worker:
@@ -190,11 +222,8 @@ def test_a_handler_is_stopped_at_its_timeout_and_when_its_job_is_cancelled(pool:
             assert [await job.acancel() for job in jobs] == [True, True]
             late = [await task.options(timeout="30ms").apush("late") for task in (waits, turns)]
             assert [await ending(job) for job in late] == ["dead timeout"] * 2
-
-            async def all_stopped() -> bool:
-                return len(stopped) == 4
-
-            await eventually(all_stopped)
+            for _ in (*jobs, *late):
+                await asyncio.to_thread(ended.acquire)
         assert (
             sorted(each.partition(" ")[0] for each in stopped) == ["cancelled"] * 2 + ["late"] * 2
         )
@@ -291,13 +320,9 @@ def test_a_batch_that_completes_is_acked_whole() -> None:
         async with closing(app):
             jobs = await rows.apush_many(range(3_000))
             async with working(app, concurrency=1) as worker:
-                for job in (jobs[0], jobs[2_999]):
+                for job in jobs:
                     assert await ending(job) == "None"
-
-                async def all_done() -> bool:
-                    return worker.counts.completed == 3_000
-
-                await eventually(all_done)
+        assert worker.counts.completed == 3_000
         assert sorted(seen_ids) == jobs.ids
 
     run(case)
@@ -387,15 +412,12 @@ def test_tasks_that_are_not_known_are_put_off_and_nothing_is_spent(
     async def case() -> None:
         async with closing(app), working(app) as worker:
             other.home = app.home
+            put_off = await changing(app, "edited")
             jobs = [await unknown.apush() for _ in range(3)]
             assert await ending(await known.apush()) == "1"
-
-            async def put_off() -> bool:
-                states = [(await seen(app, job.id)).state for job in jobs]
-                return states == [State.SCHEDULED] * 3
-
-            await eventually(put_off)
+            await told_of(put_off, jobs)
             for job in jobs:
+                assert (await seen(app, job.id)).state is State.SCHEDULED
                 parked = await seen(app, job.id)
                 assert (parked.attempt, parked.errors) == (0, ())
                 assert parked.run_at > parked.created_at + 30_000
@@ -419,12 +441,10 @@ def test_workers_that_do_not_know_a_task_do_not_hand_its_job_round() -> None:
     async def case() -> None:
         async with closing(app), working(app, name="a") as one, working(app, name="b") as two:
             other.home = app.home
+            put_off = await changing(app, "edited")
             job = await unknown.apush()
-
-            async def put_off() -> bool:
-                return (await seen(app, job.id)).state is State.SCHEDULED
-
-            await eventually(put_off)
+            await told_of(put_off, [job])
+            assert (await seen(app, job.id)).state is State.SCHEDULED
             assert one.counts.parked + two.counts.parked <= 10
 
     run(case)

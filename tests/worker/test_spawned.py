@@ -1,6 +1,5 @@
 """`penstock worker` as a process: signals, kills, stops, servers that go and come back."""
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -123,15 +122,15 @@ def test_the_late_ack_of_a_stopped_worker_is_refused(tmp_path: Path) -> None:
     async def case() -> None:
         with serving("memory://", log) as (_, url):
             async with reaching(url):
-                job = await shop.naps.apush(1.0)
-                with worker(url, log, "--lease", "300ms", "-c", "1") as stopped:
+                # Its lease is over later than its nap: whoever is given it next knows both to be.
+                job = await shop.naps.apush(1.5)
+                with worker(url, log, "--lease", "2s", "-c", "1") as stopped:
                     await stopped.hears("naps")
                     stopped.tell(signal.SIGSTOP)
                     store = await shop.app.store()
                     lease = await store.claim("default", ["default"], wait_ms=30_000)
                     assert lease is not None
                     assert lease.jobs[0].attempt == 2
-                    await asyncio.sleep(1.0)  # the nap is over before it goes on
                     stopped.tell(signal.SIGCONT)
 
                     async def told() -> bool:
@@ -156,8 +155,8 @@ def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> N
     async def case() -> None:
         with serving("memory://", log) as (_, url):
             async with reaching(url):
-                with worker(url, log, "--lease", "800ms", RAN=str(ran)) as busy:
-                    jobs = [await shop.computes.apush(1, 2.4)]
+                with worker(url, log, "--lease", "1500ms", RAN=str(ran)) as busy:
+                    jobs = [await shop.computes.apush(1, 4.5)]
                     await busy.hears("computes")
                     jobs.append(await shop.computes.apush(2, 0.0))
                     for job in jobs:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import Invalid, PenstockError
 from penstock.open import JOURNALS, journal_at
 from penstock.stores import backup as backups
+from penstock.stores.journal.base import JournalError
 from penstock.stores.journal.ownership import Ownership
 
 
@@ -30,9 +31,8 @@ def backup(url: str, directory: Path, keep: int) -> int:
             journal.close()
             if ownership is not None:
                 ownership.leave()
-    except PenstockError as error:
-        print(error, file=sys.stderr)
-        return 1
+    except (PenstockError, JournalError, OSError) as error:
+        return _failed(error)
     return 0
 
 
@@ -40,9 +40,8 @@ def restore(backup: Path, url: str) -> int:
     try:
         journal, path = journal_at(url)
         backups.restore(backup, journal.scheme, path)
-    except PenstockError as error:
-        print(error, file=sys.stderr)
-        return 1
+    except (PenstockError, JournalError, OSError) as error:
+        return _failed(error)
     print(f"restored to {path}")
     return 0
 
@@ -50,9 +49,8 @@ def restore(backup: Path, url: str) -> int:
 def verify(backup: Path) -> int:
     try:
         report = backups.verify(backup, JOURNALS)
-    except PenstockError as error:
-        print(error, file=sys.stderr)
-        return 1
+    except (PenstockError, JournalError, OSError) as error:
+        return _failed(error)
     for problem in report.problems:
         print(problem, file=sys.stderr)
     print(
@@ -61,6 +59,15 @@ def verify(backup: Path) -> int:
         f" {'damaged' if report.problems else 'sound'}"
     )
     return 1 if report.problems else 0
+
+
+def _failed(error: Exception) -> int:
+    # What is not about a value says by itself what it is about.
+    about = isinstance(error, Invalid) and error.field == "url"
+    print(
+        error if about or not isinstance(error, PenstockError) else error.message, file=sys.stderr
+    )
+    return 1
 
 
 def backup_command(

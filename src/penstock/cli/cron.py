@@ -92,7 +92,7 @@ async def put(
         str | None,
         typer.Option("--expression", "-e", metavar="CRON", help="Like 30 2 * * MON-FRI."),
     ] = None,
-    every: Annotated[int | None, duration("The multiples of it since 1970, UTC.")] = None,
+    every: Annotated[int | None, duration("The multiples of it since 1970, UTC.", low_ms=1)] = None,
     daily: Annotated[
         list[str] | None, typer.Option(metavar="HH:MM", help="Each day at it; several times.")
     ] = None,

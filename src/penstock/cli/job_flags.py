@@ -6,9 +6,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from penstock.cli.options import Flags, duration, instant, read
+from penstock.cli.options import lease as lease_time
 from penstock.model.duration import duration_ms
 from penstock.model.errors import Invalid
-from penstock.model.job import Codec, JobOptions, JobSpec, OnDependencyFailure
+from penstock.model.job import MAX_ID, Codec, JobOptions, JobSpec, OnDependencyFailure
 from penstock.model.payload import check_payload
 from penstock.model.policy import Backoff, BackoffKind, Jitter, KeepKey, OnConflict
 from penstock.protocol.json_values import to_msgpack
@@ -22,9 +23,12 @@ def kept_key(said: str) -> KeepKey:
     if said in kept:
         return kept[said]
     try:
-        return duration_ms(said)
+        found = duration_ms(said)
     except Invalid:
-        raise Invalid(f"{said!r} is neither one of {', '.join(kept)} nor a duration") from None
+        found = 0
+    if not found:
+        raise Invalid(f"{said!r} is neither one of {', '.join(kept)} nor a duration")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +47,11 @@ class WorkFlags(Flags):
         list[int] | None, duration("For the kind list: the waits in order; several times.")
     ] = None
     jitter: Annotated[Jitter, typer.Option(help="How waits are spread.")] = _BACKOFF.jitter
-    lease: Annotated[int | None, duration("Of claims that do not say. Unsaid: 30s.")] = None
-    timeout: Annotated[int | None, duration("Of one attempt, however alive its worker.")] = None
-    ttl: Annotated[int | None, duration("Expires unless claimed within it.")] = None
+    lease: Annotated[int | None, lease_time("Of claims that do not say. Unsaid: 30s.")] = None
+    timeout: Annotated[
+        int | None, duration("Of one attempt, however alive its worker.", low_ms=1)
+    ] = None
+    ttl: Annotated[int | None, duration("Expires unless claimed within it.", low_ms=1)] = None
     lifo: Annotated[bool, typer.Option("--lifo", help="The last one first.")] = False
     tag: Annotated[list[str] | None, typer.Option(help="A tag; several times.")] = None
     retain: Annotated[
@@ -119,7 +125,8 @@ class JobFlags(WorkFlags):
         typer.Option(metavar="NAME", help="Jobs of a group are run in turn with other groups."),
     ] = None
     depends_on: Annotated[
-        list[int] | None, typer.Option(metavar="ID", help="A job to wait for; several times.")
+        list[int] | None,
+        typer.Option(metavar="ID", min=1, max=MAX_ID, help="A job to wait for; several times."),
     ] = None
     on_dependency_failure: Annotated[
         OnDependencyFailure, typer.Option(help="If such a job fails.")
@@ -129,6 +136,8 @@ class JobFlags(WorkFlags):
     ] = None
 
     def spec(self, payload: bytes) -> JobSpec:
+        if self.delay is not None and self.run_at is not None:
+            raise Invalid("cannot go with --delay: give one of them", "run_at")
         kept: Any = self.keep_key  # as its parser has read it
         return JobSpec(
             payload=payload,

@@ -177,8 +177,8 @@ async def logs(at: Session, job_id: JobId) -> int | None:
 
 async def explain(at: Session, job_id: JobId) -> None:
     """Say why a job is not running: what holds it, its place in line, when it may start."""
-    said = await at.store.explain(at.tenant, job_id)
     job = await _job(at, job_id)
+    said = await at.store.explain(at.tenant, job_id)
     at.answer(ExplanationShown.of(said), *explained(said, job, now_ms()))
 
 

@@ -12,9 +12,10 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from penstock.model.duration import duration_ms
+from penstock.model.duration import duration_ms, say_ms
 from penstock.model.errors import Invalid
-from penstock.model.policy import Rate
+from penstock.model.job import MAX_ID
+from penstock.model.policy import MAX_DURATION_MS, MAX_LEASE_MS, MIN_LEASE_MS, Rate
 
 T = TypeVar("T")
 
@@ -50,23 +51,39 @@ class Asked(Flags):
 
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
-JobId = Annotated[int, typer.Argument(metavar="ID", help="The job.")]
-JobIds = Annotated[list[int], typer.Argument(metavar="ID", help="The jobs.")]
+JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_ID, help="The job.")]
+JobIds = Annotated[list[int], typer.Argument(metavar="ID", min=1, max=MAX_ID, help="The jobs.")]
 Lease = Annotated[str, typer.Argument(metavar="LEASE", help="The token that claim printed.")]
 HeldIds = Annotated[
     list[int] | None,
-    typer.Argument(metavar="ID", help="Jobs of the lease; unsaid: all that it holds."),
+    typer.Argument(
+        metavar="ID", min=1, max=MAX_ID, help="Jobs of the lease; unsaid: all that it holds."
+    ),
 ]
 
 NO_LIMIT = "none"  # what is said to lift a limit
 
 
-def duration(help_: str, *names: str) -> Any:
+def duration(help_: str, *names: str, low_ms: int = 0, high_ms: int = MAX_DURATION_MS) -> Any:
     """An option that is said like 30s or 1h30m, and given on in milliseconds; None: unsaid.
 
     It has no other default: Typer would have it parsed, and a number is read as seconds.
     """
-    return typer.Option(*names, parser=read(duration_ms), metavar="DURATION", help=help_)
+
+    def within(said: str) -> int:
+        found = duration_ms(said)
+        if not found and low_ms == 1:
+            raise Invalid(f"{said!r} is not longer than nothing")
+        if not low_ms <= found <= high_ms:
+            raise Invalid(f"{said!r} is not from {say_ms(low_ms)} to {say_ms(high_ms)}")
+        return found
+
+    return typer.Option(*names, parser=read(within), metavar="DURATION", help=help_)
+
+
+def lease(help_: str, *names: str) -> Any:
+    """A duration that a lease may have."""
+    return duration(help_, *names, low_ms=MIN_LEASE_MS, high_ms=MAX_LEASE_MS)
 
 
 def instant(help_: str, *names: str) -> Any:

@@ -89,7 +89,7 @@ async def _info(at: Session, queue: str, new: bool) -> QueueInfo:
         try:
             return await at.queue(queue)
         except NotFound as error:
-            raise NotFound(f"{error.message} --new: before its first job") from None
+            raise NotFound(f"{error.message}; --new makes it before its first job") from None
     (info,) = await at.store.queues(at.tenant, [queue])
     return info
 

@@ -15,7 +15,7 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, Final, get_type_hints
@@ -23,6 +23,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 import typer
 from rich.console import Console, RenderableType
+from typer.models import ArgumentInfo, OptionInfo
 
 from penstock.cli.options import Asked, Flags, Place
 from penstock.cli.show import console_for, plain
@@ -61,6 +62,8 @@ _ADVICE: Final[dict[type[PenstockError], str]] = {
     Overloaded: "try again when there is less, or raise the bound: penstock queues limit",
     StorageFull: "make room on the disk; jobs can still be claimed and acked",
 }
+
+_NO_WORDS: Final[dict[str, str]] = {}
 
 Work = Callable[..., Awaitable[int | None]]
 
@@ -125,8 +128,12 @@ def run(
     creates: bool = False,
     in_memory: bool = False,
     endless: bool = False,
+    words: Mapping[str, str] = _NO_WORDS,
 ) -> int:
-    """Open the store, do the work, close the store; answers the exit code."""
+    """Open the store, do the work, close the store; answers the exit code.
+
+    `words`: how the command line says what the store has another name for.
+    """
 
     async def whole() -> int | None:
         url = load(environ=os.environ, flags={"url": place.url}).settings.url
@@ -142,7 +149,7 @@ def run(
     try:
         return asyncio.run(whole()) or DONE
     except PenstockError as error:
-        note(_sentence(error))
+        note(_sentence(error, words))
         return NOT_SO if isinstance(error, NotFound | LeaseLost | Conflict | Deadline) else WRONG
     except (JournalError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # whoever read us has had enough
@@ -165,12 +172,22 @@ def _check_place(url: str, creates: bool, in_memory: bool) -> None:
         )
 
 
-def _sentence(error: PenstockError) -> str:
-    """What is wrong, and what to do."""
+def _sentence(error: PenstockError, words: Mapping[str, str]) -> str:
+    """What is wrong, and what to do. What is not about a value says by itself what it is about."""
+    said = error.message
+    if isinstance(error, Invalid) and error.field:
+        said = f"{_word(error.field, words)}: {said}"
     advice = _ADVICE.get(type(error))
     if isinstance(error, Unavailable) and "cannot be reached" in error.message:
         advice = "is penstock serve running there? --url or PENSTOCK_URL names another"
-    return f"{error}; {advice}" if advice else str(error)
+    return f"{said}; {advice}" if advice else said
+
+
+def _word(field: str, words: Mapping[str, str]) -> str:
+    """`--backoff-list` for `backoff.list_ms`, `ID` for `ids`, if the command has such a thing."""
+    flat = field.replace(".", "_").removesuffix("_ms")
+    names = (flat, f"{flat}s", flat.removesuffix("s"), f"job_{flat}", *field.split(".")[::-1])
+    return next((words[name] for name in names if name in words), field)
 
 
 # -- Typer -----------------------------------------------------------------------------------------
@@ -208,18 +225,35 @@ def register(
             creates=creates,
             in_memory=in_memory,
             endless=endless,
+            words=words,
         )
         raise typer.Exit(done)
 
     parameters = [each for each in own if each.name not in groups]
     for kind in shared:
         parameters += _parameters(kind)
+    words = dict(map(_said_as, parameters))
+    del words["url"]  # which may have been said in other places
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [each.replace(kind=keyword) for each in parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     command.__doc__ = work.__doc__
     app.command(name or work.__name__.replace("_", "-"))(command)
+
+
+def _said_as(parameter: inspect.Parameter) -> tuple[str, str]:
+    """A parameter, and what the command line calls it: `--run-at`, or `QUEUE`."""
+    name = parameter.name.rstrip("_")
+    (info,) = [
+        each
+        for each in parameter.annotation.__metadata__
+        if isinstance(each, OptionInfo | ArgumentInfo)
+    ]
+    if isinstance(info, ArgumentInfo):
+        return name, str(info.metavar or name.upper())
+    long = (each for each in info.param_decls or () if each.startswith("--"))
+    return name, next(long, f"--{name.replace('_', '-')}")
 
 
 def _is_flags(kind: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.model.checks import check_tenant
+from penstock.model.checks import check_name, check_tenant
 from penstock.model.errors import PenstockError
 from penstock.protocol.access import SCOPES, Grant
 from penstock.server.auth import PREFIX, hash_of, new_token
@@ -23,6 +23,7 @@ def create(
     as_json: bool,
 ) -> int:
     try:
+        check_name(name, "name")
         if tenant != "*":
             check_tenant(tenant)
         for scope in scopes or ():

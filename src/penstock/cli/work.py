@@ -8,8 +8,10 @@ import typer
 from penstock.cli.job_flags import JobFlags
 from penstock.cli.lines import PushedLines, push_lines
 from penstock.cli.options import HeldIds, Lease, Queue, content, duration
+from penstock.cli.options import lease as lease_time
 from penstock.cli.session import NOT_SO, Session, note, register
 from penstock.cli.show import brief, clock, many, now_ms, plain, table, value_text, when
+from penstock.model.checks import MAX_WAIT_MS
 from penstock.model.errors import Invalid
 from penstock.model.job import MAX_BATCH, Ids, JobError, Run
 from penstock.model.payload import check_json
@@ -98,10 +100,12 @@ async def claim(
     *,
     n: Annotated[int, typer.Option("-n", min=1, max=MAX_BATCH, help="Jobs at most.")] = 1,
     lease: Annotated[
-        int | None, duration("How long they are yours. Unsaid: as the jobs say, or 30s.")
+        int | None, lease_time("How long they are yours. Unsaid: as the jobs say, or 30s.")
     ] = None,
     worker: Annotated[str, typer.Option(metavar="NAME", help="Who claims.")] = "",
-    wait: Annotated[int | None, duration("For work, if there is none.")] = None,
+    wait: Annotated[
+        int | None, duration("For work, if there is none.", high_ms=MAX_WAIT_MS)
+    ] = None,
 ) -> int | None:
     """Take jobs on a lease, and print its token: ack, fail, release and extend want it."""
     claimed = await at.store.claim(
@@ -190,7 +194,7 @@ async def extend(
     lease: Lease,
     *,
     for_: Annotated[
-        int | None, duration("From now. Unsaid: as long as at first.", "--lease")
+        int | None, lease_time("From now. Unsaid: as long as at first.", "--lease")
     ] = None,
 ) -> int | None:
     """Keep a lease for longer."""

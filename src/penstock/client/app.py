@@ -11,7 +11,7 @@ Nothing is opened before it is used; what is open is closed with the app, or wit
 """
 
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
@@ -30,13 +30,16 @@ from msgspec.structs import replace
 
 from penstock.client.context import Context
 from penstock.client.declare import Anything, Declare, DeclareBatch
-from penstock.client.errors import UnknownTask
-from penstock.client.execute import BatchExecutor
+from penstock.client.errors import BadDeclaration, UnknownTask
+from penstock.client.execute import Executor
 from penstock.client.home import Home
 from penstock.client.middleware import Middleware
 from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions, planned
-from penstock.client.task import P, T, Task
-from penstock.model.duration import Duration, duration_ms
+from penstock.client.said import some_time
+from penstock.client.task import P, T, Task, check_handler
+from penstock.model.checks_values import check_int, check_tenant, show
+from penstock.model.checks_values import check_name as check_task_name
+from penstock.model.duration import Duration
 from penstock.model.errors import Invalid
 from penstock.model.job import MAX_BATCH
 from penstock.model.schedule import (
@@ -48,6 +51,7 @@ from penstock.model.schedule import (
     Overlap,
     Schedule,
     check_cron,
+    check_schedule,
 )
 from penstock.model.store import Store
 
@@ -73,11 +77,12 @@ class Penstock:
     ) -> None:
         """`url` is any store's (default: PENSTOCK_URL, else a file here); `options` are those that
         its tasks have where they do not say otherwise."""
-        self.home = Home(url or os.environ.get("PENSTOCK_URL") or DEFAULT_URL, tenant)
-        self.middleware = tuple(middleware)
+        check_tenant(tenant)
+        self.home = Home(_url(url) or os.environ.get("PENSTOCK_URL") or DEFAULT_URL, tenant)
+        self.middleware = _middleware(middleware)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.crons: dict[str, CronSpec] = {}
-        self.executor = BatchExecutor(self.middleware)
+        self.executor = Executor(self.middleware)
         self._plan = planned(Plan(), options)
 
     @property
@@ -123,16 +128,21 @@ class Penstock:
         options are those of `TaskOptions`.
         """
         batch: int | None = options.pop("batch", None)
-        if batch is not None and not 1 <= batch <= MAX_BATCH:
-            raise Invalid(f"{batch} is not from 1 to {MAX_BATCH}", "batch")
+        if batch is not None:
+            check_int(batch, "batch", 1, MAX_BATCH)
         own = {name: options.pop(name) for name in OF_TASKS & options.keys()}
         name = own.pop("name", None)
+        if name is not None:
+            check_task_name(name, "name")
         plan = planned(self._plan, cast(Options, options))
 
         def declare(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            check_handler(function)
             named = name or function.__name__
             return self._add(Task(self, function, named, plan, batch=batch, **own))
 
+        if len(handler) > 1:
+            raise BadDeclaration("a task has one function; options are said by name", "handler")
         return declare(*handler) if handler else declare
 
     def _add(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
@@ -165,7 +175,7 @@ class Penstock:
 
     def every(self, period: Duration, **more: Unpack["Repeats"]) -> Callable[[AnyTask], AnyTask]:
         """Run a task at the multiples of a period since the epoch."""
-        return self._scheduled(Every(every_ms=duration_ms(period, "period")), more)
+        return self._scheduled(Every(every_ms=some_time(period, "period")), more)
 
     def daily(
         self, *at: str, tz: str = "UTC", **more: Unpack["Repeats"]
@@ -174,10 +184,19 @@ class Penstock:
         return self._scheduled(Daily(at=at, tz=tz), more)
 
     def _scheduled(self, schedule: Schedule, more: "Repeats") -> Callable[[AnyTask], AnyTask]:
+        for name in more.keys() - Repeats.__annotations__.keys():
+            known = ", ".join(sorted(Repeats.__annotations__))
+            raise BadDeclaration(f"no option of a schedule is called so; there are {known}", name)
+        arguments = more.get("arguments", {})
+        if not isinstance(arguments, Mapping):
+            raise BadDeclaration(
+                f"is {show(arguments)}, not a mapping of arguments by name", "arguments"
+            )
+        check_schedule(schedule)
+
         def declare(task: AnyTask) -> AnyTask:
             if not isinstance(task, Task):
-                raise TypeError("a schedule stands above @app.task, not below it")
-            arguments = more.get("arguments", {})
+                raise BadDeclaration("a schedule stands above @app.task, not below it", "handler")
             spec = CronSpec(
                 name=more.get("name") or task.name,
                 queue=task.plan.queue,
@@ -230,6 +249,26 @@ class Penstock:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _url(said: Any) -> str | None:
+    """Only its form: which stores there are is known when one is opened."""
+    if said is None or (isinstance(said, str) and ("://" in said or not said)):
+        return said
+    path = said if isinstance(said, str | os.PathLike) else "jobs.db"
+    raise BadDeclaration(f"{show(said)} is no url: a store in a file is sqlite:///{path}", "url")
+
+
+def _middleware(said: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    if isinstance(said, Middleware) or not isinstance(said, Iterable):
+        raise BadDeclaration(f"is {show(said)}, not a list of Middleware", "middleware")
+    each = tuple(said)
+    for one in each:
+        if isinstance(one, type) and issubclass(one, Middleware):
+            raise BadDeclaration(f"has a class in it: say {one.__name__}()", "middleware")
+        if not isinstance(one, Middleware):
+            raise BadDeclaration(f"{show(one)} is no Middleware: subclass it", "middleware")
+    return each
 
 
 class Repeats(TypedDict, total=False):

@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import astuple
 
 from penstock.client.context import Context
+from penstock.client.errors import BadDeclaration
 from penstock.model.job import Codec
 
 ENCODERS: Final[dict[str, Any]] = {
@@ -55,7 +56,7 @@ class Hints:
         try:
             self.types = get_type_hints(handler, include_extras=True)
         except NameError as error:
-            raise TypeError(
+            raise BadDeclaration(
                 f"task {name!r}: an annotation names {error.name!r}, which its module does not have;"
                 " tasks need their annotations at run time"
             ) from error
@@ -72,7 +73,7 @@ class Hints:
             if (hint := self.of(each)) is Context or Context in get_args(hint)
         ]
         if len(asking) > 1:
-            raise TypeError(f"task {name!r} asks for its Context twice")
+            raise BadDeclaration(f"task {name!r} asks for its Context twice")
         return asking[0] if asking else None
 
 
@@ -143,9 +144,10 @@ class Arguments:
             return self.bind((), said)
         if isinstance(said, Sequence) and not isinstance(said, str | bytes):
             return self.bind(said, {})
-        raise TypeError(
+        raise BadDeclaration(
             "push_many takes a tuple of arguments or a mapping of named ones for each job,"
-            f" not {type(said).__name__}: write ({said!r},)"
+            f" not {type(said).__name__}: write ({said!r},)",
+            "jobs",
         )
 
     # -- at the worker ---------------------------------------------------------------------------
@@ -199,7 +201,9 @@ class Items:
         self.context = hints.context(parameters, name)
         lists = [each for each in parameters if each.name != self.context]
         if len(lists) != 1 or lists[0].kind not in _POSITIONAL:
-            raise TypeError(f"batch task {name!r} must take one list (and, if it likes, a Context)")
+            raise BadDeclaration(
+                f"batch task {name!r} must take one list (and, if it likes, a Context)"
+            )
         item = _decodable(_item(hints.of(lists[0]), name), name, f"an item of {lists[0].name!r}")
         self._list = lists[0].name
         self._takes_bytes = item in (bytes, Any)
@@ -300,14 +304,16 @@ def _item(kind: Any, name: str) -> Any:
     origin = get_origin(kind) or kind
     if kind is Any or (isinstance(origin, type) and issubclass(list, origin)):
         return get_args(kind)[0] if get_args(kind) else Any
-    raise TypeError(f"batch task {name!r} is given a list; its parameter is not annotated as one")
+    raise BadDeclaration(
+        f"batch task {name!r} is given a list; its parameter is not annotated as one"
+    )
 
 
 def _decodable(kind: Any, name: str, what: str) -> Any:
     try:
         msgspec.json.Decoder(kind)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"task {name!r}: {what} cannot be received: {error}") from error
+        raise BadDeclaration(f"task {name!r}: {what} cannot be received: {error}") from error
     return kind
 
 

@@ -36,8 +36,10 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.client.delayed import DelayedQueue, Instant
-from penstock.client.options import instant_ms
-from penstock.model.duration import Duration, duration_ms
+from penstock.client.errors import BadDeclaration
+from penstock.client.said import function, instant_ms, iterable, some_time
+from penstock.model.checks_values import show
+from penstock.model.duration import Duration
 from penstock.model.errors import Invalid, PenstockError
 from penstock.model.job import Job, KeyClaim
 from penstock.model.lifecycle import State
@@ -83,6 +85,8 @@ class CronService(Generic[M]):
     """Every call blocks; its asynchronous twin begins with `a`."""
 
     def __init__(self, queue: DelayedQueue[M], *, clock: Clock | None = None) -> None:
+        if not isinstance(queue, DelayedQueue):
+            raise BadDeclaration(f"is {show(queue)}, not a DelayedQueue", "queue")
         self.queue = queue
         self._clock = clock or SystemClock()
 
@@ -105,6 +109,7 @@ class CronService(Generic[M]):
     async def auninstall_tick(self, prefix: str, config_hash: str | None = None) -> int:
         """Remove the messages of a config, or of all under the prefix, that nobody has been given
         yet; answers how many."""
+        _check_prefix(prefix)
         waiting = await self._waiting(prefix)
         return await self._remove([job for job, hash_ in waiting if config_hash in (None, hash_)])
 
@@ -114,12 +119,16 @@ class CronService(Generic[M]):
 
     async def _offer(self, config_hash: str, prefix: str, messages: Iterable[CronMessage]) -> int:
         now = self._clock.now_ms()
-        check_name(prefix)
+        _check_prefix(prefix)
+        _check_hash(prefix, config_hash)
         instants, payloads, keys = [], [], []
-        for message in messages:
+        for message in iterable(messages, "messages", "several CronMessage(…)"):
+            if not isinstance(message, CronMessage):
+                raise BadDeclaration(
+                    f"has {show(message)} in it, not a CronMessage(payload, at)", "messages"
+                )
             at = instant_ms(message.at, "at")
             key = instant_key(prefix, config_hash, at or 0)
-            parse_key(key)  # or say what is wrong with the hash
             instants.append(at)
             payloads.append(self.queue.encoded(message.payload))
             keys.append(key)
@@ -193,7 +202,8 @@ class CronService(Generic[M]):
 
         It answers after the first time; the rest goes on in this loop, and `Installed` owns it.
         """
-        interval_ms = duration_ms(interval, "interval")
+        interval_ms = some_time(interval, "interval")
+        function(generate, "generate", "of an instant that answers messages")
         messages = generate(self._now())
         await self.ainstall_tick(config_hash, prefix, messages)
         going_on = self._go_on(config_hash, prefix, interval_ms, generate)
@@ -209,7 +219,10 @@ class CronService(Generic[M]):
         self, prefix: str, at: Sequence[str], tz: str, message: Callable[[datetime], M]
     ) -> "Installed":
         """A message for each day and hour (`"02:00"`), local time in `tz`, four ahead."""
-        return await self._ainstall_schedule(prefix, Daily(at=tuple(at), tz=tz), message)
+        if isinstance(at, str):
+            raise Invalid(f"is one hour and not several: [{at!r}]", "at")
+        hours = tuple(iterable(at, "at", 'a list of hours like "02:00"'))
+        return await self._ainstall_schedule(prefix, Daily(at=hours, tz=tz), message)
 
     def install_daily(
         self, prefix: str, at: Sequence[str], tz: str, message: Callable[[datetime], M]
@@ -221,7 +234,7 @@ class CronService(Generic[M]):
         self, prefix: str, period: Duration, message: Callable[[datetime], M]
     ) -> "Installed":
         """A message for each multiple of the period since the epoch, four ahead."""
-        schedule = Every(every_ms=duration_ms(period, "period"))
+        schedule = Every(every_ms=some_time(period, "period"))
         return await self._ainstall_schedule(prefix, schedule, message)
 
     def install_periodic(
@@ -234,6 +247,8 @@ class CronService(Generic[M]):
         self, prefix: str, schedule: Daily | Every, message: Callable[[datetime], M]
     ) -> "Installed":
         check_schedule(schedule)
+        function(message, "message", "of an instant that answers a payload")
+        _check_prefix(prefix)
         spec = CronSpec(name=prefix, queue=self.queue.queue, schedule=schedule)
         zone = UTC if isinstance(schedule, Every) else ZoneInfo(schedule.tz)
 
@@ -318,6 +333,23 @@ async def _there(task: "asyncio.Task[None]", call: Coroutine[Any, Any, None]) ->
         call.close()
     else:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
+
+
+def _check_prefix(prefix: str) -> None:
+    try:
+        check_name(prefix)
+    except Invalid as error:
+        raise Invalid(error.message, "prefix") from None
+
+
+def _check_hash(prefix: str, config_hash: str) -> None:
+    try:
+        parse_key(instant_key(prefix, config_hash, 0))
+    except Invalid:
+        raise Invalid(
+            f"{show(config_hash)} is not 16 hexadecimal digits: hash_of(config) makes them",
+            "config_hash",
+        ) from None
 
 
 def _parsed(job: Job) -> tuple[str, str, int]:

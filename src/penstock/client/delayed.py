@@ -32,8 +32,17 @@ import msgspec
 
 from penstock.client.app import Penstock
 from penstock.client.arguments import Unsendable, encoded
-from penstock.client.options import instant_ms
-from penstock.model.checks import check_queue
+from penstock.client.errors import BadDeclaration
+from penstock.client.said import instant_ms, iterable, lease_time
+from penstock.model.checks_values import (
+    check_bool,
+    check_codec,
+    check_int,
+    check_name,
+    check_queue,
+    check_tenant,
+    show,
+)
 from penstock.model.duration import Duration, duration_ms
 from penstock.model.errors import Deadline, Invalid, LeaseLost
 from penstock.model.job import (
@@ -182,11 +191,16 @@ class DelayedQueue(Generic[M]):
         tenant: str = "default",
     ) -> None:
         """`kind` is what messages are decoded to. An app brings its own tenant."""
+        if not isinstance(where, Penstock | Store):
+            raise BadDeclaration(f"is {show(where)}, not an app or a store", "where")
+        check_codec(codec)
+        check_queue(name, "name")
+        check_tenant(tenant)
         self.name = name
         self.queue = f"{name}.{codec}"  # what it is called in the store
-        check_queue(self.queue)
+        check_queue(self.queue, "name")
         self.codec = codec
-        self.lease_ms = duration_ms(acquire_timeout, "acquire_timeout")
+        self.lease_ms = lease_time(acquire_timeout, "acquire_timeout")
         self.options = JobOptions(
             codec=codec,
             max_attempts=0,
@@ -196,7 +210,7 @@ class DelayedQueue(Generic[M]):
         )
         self._where = where
         self._tenant = tenant
-        self._kind = kind
+        self._kind = _decodable(kind)
 
     def __repr__(self) -> str:
         return f"<delayed queue {self.queue}>"
@@ -231,8 +245,10 @@ class DelayedQueue(Generic[M]):
     async def aoffer_batch(self, offers: Iterable[Offer]) -> list[Outcome]:
         """Many at once; answers their outcomes, in order. Each 10,000 go all or none."""
         outcomes: list[Outcome] = []
-        rest = iter(offers)
+        rest = iter(iterable(offers, "offers", "several Offer(…)"))
         while some := list(islice(rest, MAX_BATCH)):
+            for each in some:
+                _check_offer(each)
             claims = [
                 KeyClaim(each.key, "replace" if each.can_update else "return") for each in some
             ]
@@ -281,6 +297,7 @@ class DelayedQueue(Generic[M]):
 
     async def atry_poll_many(self, n: int) -> AckBatch[M]:
         """Up to `n` messages that are due, in order; none if none is."""
+        check_int(n, "n", 1, MAX_BATCH)
         return await self._claim(n, 0)
 
     def try_poll_many(self, n: int) -> AckBatch[M]:
@@ -334,6 +351,7 @@ class DelayedQueue(Generic[M]):
 
     async def adrop(self, key: str) -> bool:
         """Drop the message of that key, even while somebody holds it; False if there is none."""
+        check_name(key, "key")
         store = await self.store()
         job_id = await store.by_key(self.tenant, self.queue, key)
         if job_id is None:
@@ -354,6 +372,7 @@ class DelayedQueue(Generic[M]):
         return self._run(self.adrop_all(confirm), "drop_all()", "adrop_all()")
 
     async def _known(self, key: str) -> Job | None:
+        check_name(key, "key")
         store = await self.store()
         job_id = await store.by_key(self.tenant, self.queue, key)
         if job_id is None:
@@ -394,4 +413,21 @@ class DelayedQueue(Generic[M]):
         if isinstance(self._where, Penstock):
             return self._where.home.run(call, said, instead)
         call.close()
-        raise TypeError(f"{said} needs an app, not a store: use `await {instead}`")
+        raise BadDeclaration(f"{said} needs an app, not a store: use `await {instead}`")
+
+
+def _check_offer(offer: Offer) -> None:
+    if not isinstance(offer, Offer):
+        raise BadDeclaration(f"has {show(offer)} in it, not an Offer(key=…, payload=…)", "offers")
+    check_name(offer.key, "key")
+    check_bool(offer.can_update, "can_update")
+
+
+def _decodable(kind: Any) -> Any:
+    try:
+        msgspec.json.Decoder(kind)
+    except (TypeError, ValueError) as error:
+        raise BadDeclaration(
+            f"{show(kind)} is nothing that messages can be decoded to: {error}", "kind"
+        ) from None
+    return kind

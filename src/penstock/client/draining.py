@@ -16,9 +16,9 @@ from penstock.client.errors import Retry
 from penstock.client.execute import (
     DONE,
     Batch,
-    BatchExecutor,
     BatchOutcome,
     Completed,
+    Executor,
     Failed,
     Interrupted,
     Outcome,
@@ -65,7 +65,7 @@ class Drained(msgspec.Struct, frozen=True, kw_only=True):
         return self.completed + self.failed + self.lost
 
 
-class Noting(BatchExecutor):
+class Noting(Executor):
     """Keeps the exceptions that outcomes were made of."""
 
     def __init__(self, app: "Penstock") -> None:
@@ -144,9 +144,9 @@ class Drain:
                 self._parked += held
                 continue
             work = await self._prepared(task, held[0])
-            if not isinstance(work, Failed):
+            if isinstance(work, Prepared | Batch):
                 return work
-            self._ended = BatchOutcome(all=work)
+            self.told(work)
 
     @property
     def error(self) -> BaseException | None:
@@ -200,7 +200,9 @@ class Drain:
         self._queues += more
         return bool(more)
 
-    async def _prepared(self, task: "Task[..., Any, Any]", first: Held) -> Work | Failed:
+    async def _prepared(
+        self, task: "Task[..., Any, Any]", first: Held
+    ) -> Work | Failed | BatchOutcome:
         self._running = [first]
         if task.batch is not None and task.batch > 1 and not _has_holes(first.job):
             await self._fill(task.batch - 1, first.job)

@@ -3,6 +3,7 @@
     Retry            raised by a handler: try again, after as long as it says
     Dead             raised by a handler: do not try again
     SoftTimeout      raised in a handler: its soft timeout is over, it should come to an end
+    BadDeclaration   what was said of an app, a task, a queue or a flow is nothing that they take
     JobFailed        raised by `result()`: the job ended otherwise than by completing
     BlocksTheLoop    raised by a synchronous call inside a running loop, before anything is done
     BadResult        raised by `result()`: the result is not what the handler's annotation says
@@ -15,9 +16,18 @@ pickled: tasks and tests run in pools of processes, too.
 from typing import Any
 
 from penstock.model.duration import Duration, duration_ms
+from penstock.model.errors import Invalid
 from penstock.model.job import JobError
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.store import Result
+
+
+class BadDeclaration(Invalid, TypeError):
+    """Something else was said than is taken there: no function, no such option, another class.
+
+    An `Invalid` like any wrong value, so that one name catches all; and a TypeError, since that is
+    what Python calls it.
+    """
 
 
 class Retry(Exception):

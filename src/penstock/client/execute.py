@@ -4,15 +4,16 @@ This is the one place where handlers are called, and it knows nothing of leases,
 the worker, `testing()` and whoever else runs tasks gives it a job and gets an outcome. An outcome
 is a value, never an exception: whatever a handler does, somebody has to be told.
 
-A handler is `async def` or a plain function. `prepare` decodes the arguments; then `run` awaits an
-asynchronous handler, and `run_here` calls a plain one in the thread that it is called in.
+A handler is `async def` or a plain function. `prepare` decodes the arguments of one job, `gathered`
+the items of many; then `run` awaits an asynchronous handler, and `run_here` calls a plain one in
+the thread that it is called in.
 """
 
 import asyncio
 import logging
 import traceback
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import msgspec
 
@@ -20,6 +21,7 @@ from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
 from penstock.client.errors import Dead, Retry
 from penstock.client.soft import within
+from penstock.model.fingerprint import masked
 from penstock.model.job import Codec, JobError
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("penstock.run")
 
 TRACE_FRAMES: Final = 50
+MOST_LEAVES: Final = 10  # of a group of exceptions, in its message
 
 
 class Completed(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +50,6 @@ class Interrupted(msgspec.Struct, frozen=True):
 
 
 Outcome = Completed | Failed | Interrupted
-Ended = TypeVar("Ended", bound="Outcome | BatchOutcome")
 
 DONE: Final = Completed()
 INTERRUPTED: Final = Interrupted()
@@ -69,14 +71,18 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     values: Any
     context: Context
 
+    def answered(self, executor: "Executor", value: Any) -> Outcome:
+        return DONE if value is None else answered(self.task, value)
+
+    def ended(self, outcome: Outcome) -> Outcome:
+        return outcome
+
 
 class Executor:
     """Runs the jobs of one app's tasks, with its middleware around them."""
 
     def __init__(self, middleware: "Sequence[Middleware]" = ()) -> None:
         self._middleware = tuple(middleware)
-
-    # -- one job ---------------------------------------------------------------------------------
 
     def prepare(self, task: "Task[..., Any, Any]", context: Context) -> Prepared | Failed:
         """The job with its arguments decoded, or a failure that no further attempt would mend."""
@@ -87,53 +93,57 @@ class Executor:
             return self.failed(task, error)
         return Prepared(task, values, context)
 
-    async def run(self, prepared: Prepared) -> Outcome:
-        """Await an asynchronous handler."""
-        task, context = prepared.task, prepared.context
+    @overload
+    async def run(self, call: Prepared) -> Outcome: ...
+    @overload
+    async def run(self, call: "Batch") -> "BatchOutcome": ...
+    async def run(self, call: "Prepared | Batch") -> "Outcome | BatchOutcome":
+        """Call the handler, and await it if it is asynchronous."""
+        task, context = call.task, call.context
         entered: list[Middleware] = []
+        outcome: Outcome | BatchOutcome
         try:
-            self._before(context, entered)
-            call = task.arguments.call(task.handler, prepared.values, context)
-            soft_ms = task.soft_timeout_ms
-            value = await (call if soft_ms is None else within(call, soft_ms))
-            outcome: Outcome = answered(task, value)
+            for each in self._middleware:
+                each.before_run(context)
+                entered.append(each)
+            value = task.arguments.call(task.handler, call.values, context)
+            if task.is_async:
+                soft_ms = task.soft_timeout_ms
+                value = await (value if soft_ms is None else within(value, soft_ms))
+            outcome = call.answered(self, value)
         except asyncio.CancelledError:
-            outcome = INTERRUPTED
+            outcome = call.ended(INTERRUPTED)
         except RAISED as error:
-            outcome = self.failed(task, error)
-        return self._after(context, outcome, entered)
+            outcome = call.ended(self.failed(task, error))
+        if entered:
+            self._after(context, outcome, entered)
+        return outcome
 
-    def run_here(self, prepared: Prepared) -> Outcome:
-        """Call a plain handler, in this thread."""
-        task, context = prepared.task, prepared.context
-        entered: list[Middleware] = []
+    @overload
+    def run_here(self, call: Prepared) -> Outcome: ...
+    @overload
+    def run_here(self, call: "Batch") -> "BatchOutcome": ...
+    def run_here(self, call: "Prepared | Batch") -> "Outcome | BatchOutcome":
+        """Call a plain handler, in this thread: the same, in which nothing waits."""
         try:
-            self._before(context, entered)
-            value = task.arguments.call(task.handler, prepared.values, context)
-            outcome: Outcome = answered(task, value)
-        except asyncio.CancelledError:
-            outcome = INTERRUPTED
-        except RAISED as error:
-            outcome = self.failed(task, error)
-        return self._after(context, outcome, entered)
+            self.run(call).send(None)
+        except StopIteration as ended:
+            return ended.value  # type: ignore[no-any-return]
+        raise AssertionError("a plain handler waits for nothing")
 
     def failed(self, task: "Task[..., Any, Any]", error: BaseException) -> Failed:
         """What an exception means for the job. Overridden by whoever wants to see the exception."""
         return failed(task, error)
 
-    def _before(self, context: Context, entered: "list[Middleware]") -> None:
-        for each in self._middleware:
-            each.before_run(context)
-            entered.append(each)
-
-    def _after(self, context: Context, outcome: Ended, entered: "list[Middleware]") -> Ended:
+    def _after(
+        self, context: Context, outcome: "Outcome | BatchOutcome", entered: "list[Middleware]"
+    ) -> None:
         """Those whose `before_run` was passed hear of the end, the last one first."""
         for each in reversed(entered):
             try:
                 each.after_run(context, outcome)
             except Exception:
                 log.exception("%s.after_run failed", type(each).__name__)
-        return outcome
 
 
 def answered(task: "Task[..., Any, Any]", value: Any) -> Outcome:
@@ -167,11 +177,44 @@ def job_error(error: BaseException) -> JobError:
     while frames is not None and frames.tb_frame.f_globals.get("__name__") in _OURS:
         frames = frames.tb_next
     lines = traceback.format_exception(type(error), error, frames, limit=-TRACE_FRAMES)
+    kind, message = _told(error)
+    return JobError(kind=kind, message=message, trace="".join(lines))
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """What happened, by class and message: of a group what is in it.
+
+    "unhandled errors in a TaskGroup" says nothing, and would make one dead letter of all of them.
+    Leaves that differ only in what varies are said once, and in a fixed order: tasks of a group end
+    as they like, and the same failure must be the same error.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return type(error).__name__, _message(error)
+    leaves: dict[tuple[str, str], str] = {}
+    for leaf in _leaves(error):
+        kind, message = type(leaf).__name__, _message(leaf)
+        leaves.setdefault((kind, masked(message)), message)
+    if len(leaves) == 1:
+        (((kind, _), message),) = leaves.items()
+        return kind, message
+    said = [f"{kind}: {text}" if text else kind for (kind, _), text in sorted(leaves.items())]
+    more = [f"and {len(said) - MOST_LEAVES} more"] if len(said) > MOST_LEAVES else []
+    return type(error).__name__, f"{error.message}: {'; '.join(said[:MOST_LEAVES] + more)}"
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _message(error: BaseException) -> str:
     try:
-        message = str(error)
+        return str(error)
     except Exception as another:  # noqa: BLE001 - its own __str__ may be what is broken
-        message = f"its message cannot be said: {type(another).__name__}"
-    return JobError(kind=type(error).__name__, message=message, trace="".join(lines))
+        return f"its message cannot be said: {type(another).__name__}"
 
 
 _OURS: Final = {__name__, "penstock.client.arguments", "penstock.client.soft"}
@@ -188,19 +231,53 @@ class BatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Jobs of a batch task that run together. `payloads` and places go by the same index."""
+    """Jobs of a batch task that run together."""
 
     task: Any  # Task
-    items: list[Any]
+    values: list[Any]  # the items
     places: Sequence[int]  # of the items, among the jobs that were given
     refused: dict[int, Outcome]  # jobs whose payload is not an item
     context: Context
 
+    def answered(self, executor: Executor, value: Any) -> BatchOutcome:
+        """Nothing: all are done. A list: each item's result, or the exception that it ended with."""
+        if value is None:
+            return self.ended(DONE)
+        if not isinstance(value, list | tuple):
+            raise TypeError(
+                f"a batch task answers None or a list as long as its batch ({len(self.values)}),"
+                f" not {type(value).__name__}"
+            )
+        if len(value) != len(self.values):
+            raise TypeError(
+                f"a batch task answers as many results as it got items ({len(self.values)}),"
+                f" not {len(value)}"
+            )
+        each = dict(self.refused)
+        for place, one in zip(self.places, value, strict=True):
+            if isinstance(one, BaseException):
+                cancelled = isinstance(one, asyncio.CancelledError)
+                each[place] = INTERRUPTED if cancelled else executor.failed(self.task, one)
+            elif one is not None:
+                try:
+                    each[place] = answered(self.task, one)
+                except ResultNotSendable as error:
+                    each[place] = executor.failed(self.task, error)
+        return BatchOutcome(each=each) if each else BatchOutcome(all=DONE)
+
+    def ended(self, outcome: Outcome) -> BatchOutcome:
+        """All of its items alike."""
+        if not self.refused:
+            return BatchOutcome(all=outcome)
+        alike = {} if outcome is DONE else dict.fromkeys(self.places, outcome)
+        return BatchOutcome(each={**alike, **self.refused})
+
 
 def gathered(
     task: "Task[..., Any, Any]", codec: Codec, payloads: Sequence[bytes], context: Context
-) -> Batch:
-    """The items of a batch; a payload that is none is refused by itself."""
+) -> Batch | BatchOutcome:
+    """The items of a batch; a payload that is none is refused by itself, and nothing is left to run
+    if none of them is one."""
     try:
         items = task.arguments.decode_many(codec, payloads)
         if len(items) == len(payloads):
@@ -215,70 +292,4 @@ def gathered(
             places.append(place)
         except BadArguments as error:
             refused[place] = failed(task, error)
-    return Batch(task, items, places, refused, context)
-
-
-class BatchExecutor(Executor):
-    async def run_batch(self, batch: Batch) -> BatchOutcome:
-        task, context = batch.task, batch.context
-        if not batch.items:
-            return BatchOutcome(each=batch.refused)
-        entered: list[Middleware] = []
-        try:
-            self._before(context, entered)
-            call = task.arguments.call(task.handler, batch.items, context)
-            soft_ms = task.soft_timeout_ms
-            value = await (call if soft_ms is None else within(call, soft_ms))
-            outcome = self._batch_answered(batch, value)
-        except asyncio.CancelledError:
-            outcome = BatchOutcome(all=INTERRUPTED)
-        except RAISED as error:
-            outcome = _batch_failed(batch, self.failed(task, error))
-        return self._after(context, outcome, entered)
-
-    def run_batch_here(self, batch: Batch) -> BatchOutcome:
-        task, context = batch.task, batch.context
-        if not batch.items:
-            return BatchOutcome(each=batch.refused)
-        entered: list[Middleware] = []
-        try:
-            self._before(context, entered)
-            value = task.arguments.call(task.handler, batch.items, context)
-            outcome = self._batch_answered(batch, value)
-        except asyncio.CancelledError:
-            outcome = BatchOutcome(all=INTERRUPTED)
-        except RAISED as error:
-            outcome = _batch_failed(batch, self.failed(task, error))
-        return self._after(context, outcome, entered)
-
-    def _batch_answered(self, batch: Batch, value: Any) -> BatchOutcome:
-        """Nothing: all are done. A list: each item's result, or the exception that it ended with."""
-        if value is None:
-            return BatchOutcome(each=batch.refused) if batch.refused else BatchOutcome(all=DONE)
-        if not isinstance(value, list | tuple):
-            raise TypeError(
-                f"a batch task answers None or a list as long as its batch ({len(batch.items)}),"
-                f" not {type(value).__name__}"
-            )
-        if len(value) != len(batch.items):
-            raise TypeError(
-                f"a batch task answers as many results as it got items ({len(batch.items)}),"
-                f" not {len(value)}"
-            )
-        each = dict(batch.refused)
-        for place, one in zip(batch.places, value, strict=True):
-            if isinstance(one, BaseException):
-                cancelled = isinstance(one, asyncio.CancelledError)
-                each[place] = INTERRUPTED if cancelled else self.failed(batch.task, one)
-            elif one is not None:
-                try:
-                    each[place] = answered(batch.task, one)
-                except ResultNotSendable as error:
-                    each[place] = self.failed(batch.task, error)
-        return BatchOutcome(each=each) if each else BatchOutcome(all=DONE)
-
-
-def _batch_failed(batch: Batch, outcome: Failed) -> BatchOutcome:
-    if not batch.refused:
-        return BatchOutcome(all=outcome)
-    return BatchOutcome(each={**dict.fromkeys(batch.places, outcome), **batch.refused})
+    return Batch(task, items, places, refused, context) if items else BatchOutcome(each=refused)

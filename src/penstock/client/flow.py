@@ -21,11 +21,13 @@ anything: waiting is the store's (`depends_on`), filling in results `inputs.py`'
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from penstock.client.errors import BadDeclaration
 from penstock.client.graph import Graph, Output
 from penstock.client.pushed_flow import PushedFlow
+from penstock.client.said import in_words
 from penstock.model.errors import Invalid
 from penstock.model.store import Pushed
 
@@ -68,7 +70,7 @@ class Part(Generic[T_co]):
     def _app(self) -> "Penstock":
         app = self.app
         if app is None:
-            raise Invalid("a flow needs at least one job")
+            raise Invalid("a flow needs at least one job", "parts")
         return app
 
     def _laid(self) -> tuple[Graph, Output]:
@@ -114,9 +116,9 @@ class Chain(Part[T_co]):
     """Parts one after the other; it comes to what the last one does."""
 
     def __init__(self, parts: Sequence[Part[Any]]) -> None:
-        self.parts = _parts(parts)
+        self.parts = _parts(parts, "chain")
         if not parts:
-            raise Invalid("a chain needs at least one part")
+            raise Invalid("a chain needs at least one part", "parts")
 
     def __repr__(self) -> str:
         return f"chain({', '.join(map(repr, self.parts))})"
@@ -136,7 +138,7 @@ class Group(Part[list[T_co]]):
     """Parts beside each other; it comes to the list of what they do."""
 
     def __init__(self, parts: Sequence[Part[T_co]]) -> None:
-        self.parts = _parts(parts)
+        self.parts = _parts(parts, "group")
 
     def __repr__(self) -> str:
         return f"group({', '.join(map(repr, self.parts))})"
@@ -195,10 +197,15 @@ class Flow(Part[Any]):
         that it comes after; of several, the list of their results.
         """
         _parts((part,))
-        for each in (after,) if isinstance(after, Step) else after:
+        said: Any = after
+        for each in said if isinstance(said, list | tuple) else (said,):
+            if not isinstance(each, Step):
+                raise BadDeclaration(
+                    f"{each!r} is no step: steps are what flow.add(…) answered", "after"
+                )
             if each not in self._steps:
                 raise Invalid(f"{each!r} is not a step of this flow", "after")
-        step = Step(part, after if isinstance(after, Step) else tuple(after))
+        step = Step(part, said if isinstance(said, Step) else tuple(said))
         self._steps.append(step)
         return step
 
@@ -242,11 +249,13 @@ def _resolved(said: Any, graph: Graph) -> Any:
     return said
 
 
-def _parts(parts: Sequence[Any]) -> tuple[Any, ...]:
+def _parts(parts: Sequence[Any], of: str = "") -> tuple[Any, ...]:
     for part in parts:
         if not isinstance(part, Part):
             hint = ": say task.s(…)" if callable(part) else ""
-            raise TypeError(f"{part!r} is no part of a flow{hint}")
+            if of and isinstance(part, Iterable) and not isinstance(part, str):
+                hint = f": say {of}(*parts)"
+            raise BadDeclaration(f"{part!r} is no part of a flow{hint}", "parts")
     return tuple(parts)
 
 
@@ -262,7 +271,10 @@ async def _sent(graph: Graph) -> list[Any]:
     home = graph.app.home
     runs, order = graph.runs()
     store = await home.store()
-    pushed: Pushed = await store.push(home.tenant, runs, durability=graph.durability)
+    try:
+        pushed: Pushed = await store.push(home.tenant, runs, durability=graph.durability)
+    except Invalid as error:
+        raise in_words(error) from None
     by_place: list[Any] = [None] * len(order)
     for place, job in zip(order, pushed.jobs, strict=True):
         by_place[place] = job

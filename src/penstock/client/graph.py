@@ -97,7 +97,7 @@ class Graph:
     def runs(self) -> tuple[list[Run], list[int]]:
         """A run for each queue, and the places of their jobs in the order in which they go."""
         if not self.nodes:
-            raise Invalid("a flow needs at least one job")
+            raise Invalid("a flow needs at least one job", "parts")
         if len(self.nodes) > MAX_BATCH:
             raise BatchTooLarge(
                 f"a flow has at most {MAX_BATCH:,} jobs, this one {len(self.nodes):,}; jobs that"

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.client.arguments import decoded
 from penstock.client.errors import BadResult, JobFailed
-from penstock.model.duration import Duration, duration_ms
+from penstock.model.duration import Duration, duration_ms, say_ms
 from penstock.model.errors import Deadline, NotFound
 from penstock.model.job import OUTCOMES, Job, Outcome
 from penstock.model.lifecycle import State
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WAIT_MS: Final = 30_000  # of one call; a longer wait is several
+RETAIN: Final = "1d"  # what is offered to whoever came too late
 
 
 class PushedJob(Generic[T]):
@@ -47,8 +48,7 @@ class PushedJob(Generic[T]):
         if nothing is known of it any more, and BadResult if the handler answered something else
         than its annotation says.
         """
-        left = None if timeout is None else duration_ms(timeout, "timeout")
-        result = await self._ended(left)
+        result = await self._ended(None if timeout is None else duration_ms(timeout, "timeout"))
         if result.state is not State.COMPLETED:
             raise JobFailed(self.id, result)
         try:
@@ -56,8 +56,9 @@ class PushedJob(Generic[T]):
         except msgspec.MsgspecError as error:
             raise BadResult(f"the result of job {self.id} is not as annotated: {error}") from None
 
-    async def _ended(self, left: int | None) -> Result:
+    async def _ended(self, timeout_ms: int | None) -> Result:
         store = await self._home.store()
+        left = timeout_ms
         while True:
             wait = WAIT_MS if left is None else min(left, WAIT_MS)
             try:
@@ -65,8 +66,14 @@ class PushedJob(Generic[T]):
             except Deadline:
                 if left is not None:
                     left -= wait
-                if not self._home.patient or (left is not None and left <= 0):
-                    raise
+                if not self._home.patient:
+                    raise  # with what to do in a test
+                if left is not None and left <= 0:
+                    raise Deadline(
+                        f"job {self.id} has not ended within {say_ms(timeout_ms or 0)}", "timeout"
+                    ) from None
+            except NotFound:
+                raise self._forgotten() from None
 
     def result(self, timeout: Duration | None = None) -> T:
         return self._home.run(self.aresult(timeout), "result()", "aresult()")
@@ -76,8 +83,14 @@ class PushedJob(Generic[T]):
         store = await self._home.store()
         (job,) = await store.get(self._home.tenant, [self.id])
         if job is None:
-            raise NotFound(f"job {self.id} is not, or no longer, known")
+            raise self._forgotten()
         return job
+
+    def _forgotten(self) -> NotFound:
+        return NotFound(
+            f"job {self.id} is not known, or not any more: what has ended is forgotten after a while;"
+            f" keep it longer with retain={RETAIN!r} (dead ones: retain_dead) where it is pushed"
+        )
 
     def get(self) -> Job:
         return self._home.run(self.aget(), "get()", "aget()")
@@ -93,7 +106,10 @@ class PushedJob(Generic[T]):
     async def aexplain(self) -> Explanation:
         """Why it is not running."""
         store = await self._home.store()
-        return await store.explain(self._home.tenant, self.id)
+        try:
+            return await store.explain(self._home.tenant, self.id)
+        except NotFound:
+            raise self._forgotten() from None
 
     def explain(self) -> Explanation:
         return self._home.run(self.aexplain(), "explain()", "aexplain()")

@@ -5,14 +5,36 @@ instants as datetime, priorities as words. `Plan` is what comes of it: everythin
 the payloads. What is not said keeps the meaning that it has in the contract.
 """
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Literal, TypedDict, get_args
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.model.duration import Duration, duration_ms
+from penstock.client.errors import BadDeclaration
+from penstock.client.said import (
+    backoff,
+    header_map,
+    instant_ms,
+    job_ids,
+    lease_time,
+    number,
+    optional_name,
+    some_time,
+    tag_list,
+)
+from penstock.model.checks_values import (
+    MAX_INT32,
+    MIN_INT32,
+    check_bool,
+    check_codec,
+    check_one_of,
+    check_queue,
+    show,
+)
+from penstock.model.duration import Duration, duration_ms, say_ms
 from penstock.model.errors import Invalid
 from penstock.model.job import Codec, JobOptions, OnDependencyFailure, Run
 from penstock.model.policy import Backoff, OnConflict
@@ -101,73 +123,74 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _maybe_ms(said: Duration | None, field: str) -> int | None:
-    return None if said is None else duration_ms(said, field)
-
-
-def _priority(said: Priority) -> int:
+def _priority(said: Priority, field: str) -> int:
     if isinstance(said, str):
         if said not in PRIORITIES:
-            raise Invalid(f"{said!r} is not high, normal, low or a number", "priority")
+            raise Invalid(f"{said!r} is not high, normal, low or a number", field)
         return PRIORITIES[said]
-    return said
+    return number(said, field, MIN_INT32, MAX_INT32)
 
 
-def _keep_key(said: Duration | str) -> Any:
-    return said if said in ("live", "started", "retained") else duration_ms(said, "keep_key")
-
-
-def instant_ms(said: datetime | int | None, field: str = "run_at") -> int | None:
-    """Milliseconds since the epoch."""
-    if not isinstance(said, datetime):
+def _keep_key(said: Duration | str, field: str) -> Any:
+    if said in _KEEP_KEY:
         return said
-    if said.tzinfo is None:
-        raise Invalid("a datetime needs a time zone: datetime.now(UTC)", field)
-    # Exact, and up: never before the instant that was said.
-    return -((_EPOCH - said) // _MILLISECOND)
+    try:
+        return some_time(said, field)
+    except Invalid as error:
+        raise Invalid(f"{error.message}, nor one of {', '.join(_KEEP_KEY)}", field) from None
 
 
-def _tags(said: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(said, str):
-        raise Invalid(f"{said!r} is one text and not several: [{said!r}]", "tags")
-    return tuple(said)
+def _max_attempts(said: int, field: str) -> int:
+    return number(said, field, 0, MAX_INT32)
 
 
-def _dependencies(said: Iterable[Any]) -> tuple[int, ...]:
-    if isinstance(said, int) or hasattr(said, "id"):
-        raise Invalid("takes several jobs, or their ids: [job]", "depends_on")
-    return tuple(getattr(job, "id", job) for job in said)
+_KEEP_KEY: Final = ("live", "started", "retained")
+
+Reader = Callable[[Any, str], Any]
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
+def _or_none(read: Reader) -> Reader:
+    return lambda said, field: None if said is None else read(said, field)
 
-# By the name in `Options`: the field of JobOptions and what makes its value.
-_JOB: Final[dict[str, tuple[str, Any]]] = {
+
+def _checked(check: Callable[[Any, str], None]) -> Reader:
+    def read(said: Any, field: str) -> Any:
+        check(said, field)
+        return said
+
+    return read
+
+
+def _one_of(*words: str) -> Reader:
+    return _checked(partial(check_one_of, words=words))
+
+
+# By the name in `Options`: the field of JobOptions, or of Plan, and what reads its value.
+_JOB: Final[dict[str, tuple[str, Reader]]] = {
     "priority": ("priority", _priority),
-    "max_attempts": ("max_attempts", None),
-    "backoff": ("backoff", None),
-    "timeout": ("timeout_ms", lambda said: _maybe_ms(said, "timeout")),
-    "lease": ("lease_ms", lambda said: _maybe_ms(said, "lease")),
-    "ttl": ("ttl_ms", lambda said: _maybe_ms(said, "ttl")),
-    "on_conflict": ("on_conflict", None),
+    "max_attempts": ("max_attempts", _max_attempts),
+    "backoff": ("backoff", backoff),
+    "timeout": ("timeout_ms", _or_none(some_time)),
+    "lease": ("lease_ms", _or_none(lease_time)),
+    "ttl": ("ttl_ms", _or_none(some_time)),
+    "on_conflict": ("on_conflict", _one_of(*get_args(OnConflict))),
     "keep_key": ("keep_key", _keep_key),
-    "on_dependency_failure": ("on_dependency_failure", None),
-    "lifo": ("lifo", None),
-    "tags": ("tags", _tags),
-    "retain": ("retain_ms", lambda said: _maybe_ms(said, "retain")),
-    "retain_dead": ("retain_dead_ms", lambda said: _maybe_ms(said, "retain_dead")),
-    "codec": ("codec", None),
+    "on_dependency_failure": ("on_dependency_failure", _one_of(*get_args(OnDependencyFailure))),
+    "lifo": ("lifo", _checked(check_bool)),
+    "tags": ("tags", tag_list),
+    "retain": ("retain_ms", _or_none(duration_ms)),
+    "retain_dead": ("retain_dead_ms", _or_none(duration_ms)),
+    "codec": ("codec", _checked(check_codec)),
 }
-_PLAN: Final[dict[str, tuple[str, Any]]] = {
-    "queue": ("queue", None),
-    "delay": ("delay_ms", lambda said: _maybe_ms(said, "delay")),
+_PLAN: Final[dict[str, tuple[str, Reader]]] = {
+    "queue": ("queue", _checked(check_queue)),
+    "delay": ("delay_ms", _or_none(duration_ms)),
     "run_at": ("run_at", instant_ms),
-    "key": ("key", None),
-    "group": ("group", None),
-    "headers": ("headers", None),
-    "depends_on": ("depends_on", _dependencies),
-    "durability": ("durability", None),
+    "key": ("key", optional_name),
+    "group": ("group", optional_name),
+    "headers": ("headers", header_map),
+    "depends_on": ("depends_on", job_ids),
+    "durability": ("durability", _or_none(_one_of(*get_args(Durability)))),
 }
 
 
@@ -177,14 +200,14 @@ def planned(plan: Plan, options: Options) -> Plan:
     here: dict[str, Any] = {}
     for name, said in options.items():
         if name in _JOB:
-            field, make = _JOB[name]
-            job[field] = said if make is None else make(said)
+            field, read = _JOB[name]
+            job[field] = read(said, name)
         elif name in _PLAN:
-            field, make = _PLAN[name]
-            here[field] = said if make is None else make(said)
+            field, read = _PLAN[name]
+            here[field] = read(said, name)
         else:
             known = ", ".join(sorted(_JOB | _PLAN))
-            raise TypeError(f"no option is called {name!r}; there are {known}")
+            raise BadDeclaration(f"no option is called {name!r}; there are {known}", name)
     if here.get("delay_ms") is not None and here.get("run_at") is not None:
         raise Invalid("say either delay or run_at", "run_at")
     if here.get("delay_ms") is not None:
@@ -193,4 +216,12 @@ def planned(plan: Plan, options: Options) -> Plan:
         here["delay_ms"] = None
     if job:
         here["job"] = replace(plan.job, **job)
-    return replace(plan, **here) if here else plan
+    if not here:
+        return plan
+    made = replace(plan, **here)
+    delay, ttl = made.delay_ms, made.job.ttl_ms
+    if delay is not None and ttl is not None and ttl <= delay:
+        raise Invalid(f"{say_ms(ttl)} is over before the delay of {say_ms(delay)} is", "ttl")
+    if made.job.lifo and made.group is not None:
+        raise Invalid(f"cannot go with a group ({show(made.group)}), which keeps order", "lifo")
+    return made

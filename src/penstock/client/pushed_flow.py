@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from penstock.client.inputs import Places, leaves
 from penstock.client.job import PushedJob
-from penstock.model.duration import Duration, duration_ms
+from penstock.model.duration import Duration, duration_ms, say_ms
+from penstock.model.errors import Deadline
 from penstock.model.job import Outcome
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class PushedFlow(Generic[T_co]):
         Raises JobFailed as soon as a job that it is made of has failed, and whatever else
         `PushedJob.aresult` raises.
         """
-        ends = None if timeout is None else monotonic() + duration_ms(timeout, "timeout") / 1_000
+        timeout_ms = None if timeout is None else duration_ms(timeout, "timeout")
+        ends = None if timeout_ms is None else monotonic() + timeout_ms / 1_000
         found: dict[int, Any] = {}
         rest = iter(dict.fromkeys(leaves(self._places)))
         while some := list(islice(rest, AT_ONCE)):
@@ -89,6 +91,12 @@ class PushedFlow(Generic[T_co]):
             waiting = [asyncio.ensure_future(self.jobs[place].aresult(left)) for place in some]
             try:
                 found.update(zip(some, await asyncio.gather(*waiting), strict=True))
+            except Deadline:
+                if timeout_ms is None or not self._home.patient:
+                    raise
+                raise Deadline(
+                    f"the flow has not ended within {say_ms(timeout_ms)}", "timeout"
+                ) from None
             finally:
                 for each in waiting:
                     each.cancel()

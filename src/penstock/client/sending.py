@@ -10,6 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.options import Plan
+from penstock.client.said import in_words
+from penstock.model.checks_values import check_bool, show
 from penstock.model.errors import Invalid, PenstockError
 from penstock.model.job import MAX_BATCH, Run
 from penstock.model.store import PushedRun
@@ -24,8 +26,9 @@ class Sending:
     """One `push_many`."""
 
     def __init__(self, home: "Home", plan: Plan, arguments: Any, chunk: int, atomic: bool) -> None:
-        if chunk < 1:
-            raise Invalid(f"{chunk} is not from 1 to {MAX_BATCH}", "chunk")
+        if type(chunk) is not int or chunk < 1:
+            raise Invalid(f"{show(chunk)} is not a number from 1 to {MAX_BATCH}", "chunk")
+        check_bool(atomic, "atomic")
         self.chunk = min(chunk, MAX_BATCH)
         self.runs: list[PushedRun] = []  # what the store answered
         self._home = home
@@ -56,7 +59,10 @@ class Sending:
             self._bulk = (await store.open_bulk(home.tenant)).bulk
         # The commit of a bulk is as durable as the store; its pushes need not wait.
         durability = None if self._atomic else self._plan.durability
-        pushed = await store.push(home.tenant, (run,), bulk=self._bulk, durability=durability)
+        try:
+            pushed = await store.push(home.tenant, (run,), bulk=self._bulk, durability=durability)
+        except Invalid as error:
+            raise in_words(error) from None
         self.runs += pushed.runs
 
     async def commit(self) -> None:

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 
 from penstock.client.arguments import Arguments, Items
 from penstock.client.context import Context
+from penstock.client.errors import BadDeclaration
 from penstock.client.job import PushedJob, PushedJobs
 from penstock.client.options import Errors, Options, Plan, planned
+from penstock.client.said import in_words, iterable, some_time
 from penstock.client.sending import Sending
-from penstock.model.duration import Duration, duration_ms
+from penstock.model.checks_values import check_bool, show
+from penstock.model.duration import Duration
+from penstock.model.errors import Invalid
 from penstock.model.job import MAX_BATCH, OUTCOMES, Run
 from penstock.model.store import Durability, PushedRun
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.client.flow import Signature
 
 log: Final = logging.getLogger("penstock.push")
+
+MANY: Final = "tuples of arguments, or mappings of named ones"
 
 P = ParamSpec("P")
 T = TypeVar("T")  # what a job's result is
@@ -51,9 +57,13 @@ class Task(Generic[P, T, C]):
         self.name = name
         self.plan = plan
         self.batch = batch  # the most jobs of one call; None: one job a call
+        _check_codec(plan, batch)
+        check_bool(result, "result")
         self.retry_on = _errors(retry_on, "retry_on")
         self.dead_on = _errors(dead_on, "dead_on")
-        self.soft_timeout_ms = None if soft_timeout is None else duration_ms(soft_timeout)
+        self.soft_timeout_ms = (
+            None if soft_timeout is None else some_time(soft_timeout, "soft_timeout")
+        )
         self.keeps_result = result
         self.is_async = inspect.iscoroutinefunction(handler)
         self.arguments: Any = (Arguments if batch is None else Items)(handler, name)
@@ -92,6 +102,7 @@ class Task(Generic[P, T, C]):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.plan = planned(self.plan, options)
+        _check_codec(other.plan, self.batch)
         return other
 
     def s(self, *args: Any, **kwargs: Any) -> "Signature[T]":
@@ -155,7 +166,7 @@ class Task(Generic[P, T, C]):
         home = self.app.home
         home.may_block("push_many()", "apush_many()")
         sending = Sending(home, self._before(), self.arguments, chunk, atomic)
-        source = iter(jobs)
+        source = iter(iterable(jobs, "jobs", MANY))
         try:
             while said := list(islice(source, sending.chunk)):
                 for run in sending.packed(said):
@@ -169,7 +180,10 @@ class Task(Generic[P, T, C]):
     async def _send(self, run: Run, durability: Durability | None) -> PushedRun:
         home = self.app.home
         store = await home.store()
-        pushed = await store.push(home.tenant, (run,), durability=durability)
+        try:
+            pushed = await store.push(home.tenant, (run,), durability=durability)
+        except Invalid as error:
+            raise in_words(error) from None
         return pushed.runs[0]
 
     def _made_one(self, run: PushedRun) -> PushedJob[T]:
@@ -206,8 +220,28 @@ def _errors(said: Errors | type[BaseException], option: str) -> Errors:
     each: tuple[Any, ...] = tuple(said) if isinstance(said, tuple | list) else (said,)
     for one in each:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
-            raise TypeError(f"{option} takes classes of exceptions, not {one!r}")
+            raise BadDeclaration(f"{option} takes classes of exceptions, not {one!r}", option)
     return each
+
+
+def check_handler(handler: Any) -> None:
+    """Raises BadDeclaration for what cannot be called as a task."""
+    if isinstance(handler, Task):
+        raise BadDeclaration(f"{handler!r} is a task already", "handler")
+    if not inspect.isroutine(handler):
+        hint = f": say @app.task(queue={handler!r})" if isinstance(handler, str) else ""
+        raise BadDeclaration(
+            f"{show(handler)} is no function: @app.task stands above a def{hint}", "handler"
+        )
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise BadDeclaration(
+            f"{handler.__name__!r} answers by return, not by yield: a job has one result", "handler"
+        )
+
+
+def _check_codec(plan: Plan, batch: int | None) -> None:
+    if plan.job.codec == "bytes" and batch is None:
+        raise BadDeclaration("bytes carries no arguments: only items of a batch task", "codec")
 
 
 def _place(signature: inspect.Signature, name: str | None) -> int | None:
@@ -223,7 +257,7 @@ async def _chunks(
     jobs: "Iterable[Any] | AsyncIterable[Any]", chunk: int
 ) -> AsyncIterator[Iterable[Any]]:
     if not isinstance(jobs, AsyncIterable):
-        source = iter(jobs)
+        source = iter(iterable(jobs, "jobs", MANY))
         while said := list(islice(source, chunk)):
             yield said
         return

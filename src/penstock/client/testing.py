@@ -19,11 +19,14 @@ import msgspec
 
 from penstock.client.arguments import BadArguments
 from penstock.client.draining import Drain, Drained, Failure, Work
-from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared
+from penstock.client.errors import BadDeclaration
+from penstock.client.execute import BatchOutcome, Outcome
 from penstock.client.home import Home
+from penstock.client.task import Task
+from penstock.model.checks_values import check_int, show
 from penstock.model.duration import Duration, duration_ms
-from penstock.model.errors import Conflict, Deadline, Unavailable
-from penstock.model.job import Job, JobOptions, Lease, Run
+from penstock.model.errors import Conflict, Deadline, Invalid, Unavailable
+from penstock.model.job import MAX_ID, Job, JobOptions, Lease, Run
 from penstock.model.lifecycle import State
 from penstock.model.store import BulkInfo, Durability, Pushed, Result, Store
 from penstock.model.wrapper import Call, Wrapper
@@ -32,7 +35,6 @@ from penstock.stores.embedded import EmbeddedStore
 
 if TYPE_CHECKING:
     from penstock.client.app import Penstock
-    from penstock.client.task import Task
 
 T = TypeVar("T")
 
@@ -71,9 +73,12 @@ class Testing:
     ) -> None:
         """The clock begins at `now` (the present); `crons=False` leaves the app's schedules out;
         `seed` decides the jitter of backoffs."""
-        begin = datetime.now(UTC) if now is None else now
+        begin: Any = datetime.now(UTC) if now is None else now
+        if not isinstance(begin, datetime):
+            raise BadDeclaration(f"is {show(now)}, not a datetime: datetime.now(UTC)", "now")
         if begin.tzinfo is None:
-            raise ValueError("now needs a time zone: datetime.now(UTC)")
+            raise Invalid("a datetime needs a time zone: datetime.now(UTC)", "now")
+        check_int(seed, "seed", 0, MAX_ID)
         self.app = app
         self.clock = ManualClock(now=int(begin.timestamp() * 1_000))
         self.results: dict[int, Any] = {}  # by id: what the jobs that completed have answered
@@ -185,6 +190,7 @@ class Testing:
         return _done(drain, raise_errors)
 
     def _begin(self, limit: int, raise_errors: bool) -> Drain:
+        check_int(limit, "limit", 1, MAX_ID)
         store = at_once(self._store())
         if not self._draining.acquire(blocking=False):
             raise Conflict("drain() is under way: a handler, or another thread, cannot drain too")
@@ -210,6 +216,8 @@ class Testing:
     def pushed(self, task: "Task[..., Any, Any] | None" = None) -> list[PushedCall]:
         """What was pushed to the task, or at all, in order; its arguments as its handler gets
         them. Jobs whose key was taken are not among them, and crons push by themselves."""
+        if task is not None and not isinstance(task, Task):
+            raise BadDeclaration(f"{show(task)} is no task: say t.pushed(welcome)", "task")
         name = None if task is None else task.name
         return [
             self._call(each)
@@ -421,23 +429,14 @@ def _pushed(run: Run, place: int, job_id: int) -> PushedCall:
 
 def _run_here(drain: Drain, work: Work, runner: asyncio.Runner) -> Outcome | BatchOutcome:
     executor = drain.executor
-    if isinstance(work, Prepared):
-        return runner.run(executor.run(work)) if work.task.is_async else executor.run_here(work)
-    if work.task.is_async:
-        return runner.run(executor.run_batch(work))
-    return executor.run_batch_here(work)
+    return runner.run(executor.run(work)) if work.task.is_async else executor.run_here(work)
 
 
 async def _run_there(drain: Drain, work: Work) -> Outcome | BatchOutcome:
     executor = drain.executor
     if not work.task.is_async:
-        here = executor.run_here if isinstance(work, Prepared) else executor.run_batch_here
-        return await asyncio.to_thread(here, work)  # type: ignore[arg-type]
-    outcome: Outcome | BatchOutcome
-    if isinstance(work, Batch):
-        outcome = await executor.run_batch(work)
-    else:
-        outcome = await executor.run(work)
+        return await asyncio.to_thread(executor.run_here, work)
+    outcome = await executor.run(work)
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError  # the executor took it for its handler's

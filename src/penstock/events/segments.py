@@ -51,7 +51,8 @@ class Segments:
         self._rules = rules
         self._clock = clock
         self._wall = wall
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(0o750, exist_ok=True)  # its group may read it: a pipeline of another user
         recover(directory, store)
         self.mark: Mark
         self.mark, self._sequence = last_of(directory, store)

@@ -37,6 +37,7 @@ from penstock.model.checks_values import (
     check_text,
     show,
 )
+from penstock.model.duration import say_ms
 from penstock.model.errors import BatchTooLarge, Invalid, PayloadTooLarge
 from penstock.model.job import (
     DEFAULT_OPTIONS,
@@ -385,7 +386,7 @@ def _check_times(run: Run, count: int) -> None:
         for options, delay in islice(jobs, count):
             if options.ttl_ms is not None and delay is not None and options.ttl_ms <= delay:
                 raise Invalid(
-                    f"{options.ttl_ms} is over before the delay of {delay} ms is; make it longer",
+                    f"{say_ms(options.ttl_ms)} is over before the delay of {say_ms(delay)} is",
                     "ttl_ms",
                 )
 

@@ -120,7 +120,7 @@ def _is_queue(name: str) -> bool:
 
 def check_tag(tag: object, field: str) -> None:
     if type(tag) is not str or not 1 <= len(tag) <= MAX_TAG_CHARACTERS:
-        raise Invalid(f"{show(tag)} is not a str of 1 to {MAX_TAG_CHARACTERS} characters", field)
+        raise Invalid(f"{show(tag)} is not a text of 1 to {MAX_TAG_CHARACTERS} characters", field)
     check_text(tag, field, 4 * MAX_TAG_CHARACTERS)
 
 

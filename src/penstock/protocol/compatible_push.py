@@ -56,9 +56,9 @@ class Saying(Request, kw_only=True, tag=False):
     custom_id: str | None = msgspec.field(name="customId", default=None)
     keep_completed_age: int | None = None  # how long it is kept once it has ended
     keep_completed_age_camel: int | None = msgspec.field(name="keepCompletedAge", default=None)
-    # Left to the queue's `retain_count`: what is counted is counted over a queue's jobs, by its
-    # operator's word, which a push cannot change. A job with an age of its own is not counted.
-    keep_completed_count: int | None = None
+    # What is counted is counted over a queue's jobs, by its operator's word, which a push cannot
+    # change. A job with an age of its own is not counted.
+    keep_completed_count: int | None = None  # without effect: `retain_count` of its queue counts
     keep_completed_count_camel: int | None = msgspec.field(name="keepCompletedCount", default=None)
     group_id: str | None = None  # jobs of one group run one at a time, in order
 

@@ -18,11 +18,11 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from penstock.model.errors import Deadline, Invalid, Overloaded, PenstockError, Unavailable
+from penstock.model.errors import Deadline, Invalid, Overloaded, PenstockError
 from penstock.server.heads import read_head, write_head
 from penstock.server.messages import Response
 from penstock.server.parts import Kind
-from penstock.server.problems import Refused
+from penstock.server.problems import Refused, Stopping
 from penstock.server.service import Admission, Service, refusal
 
 try:
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         elif others >= most:
             self._refuse(Overloaded("there are too many connections"))
         elif self._server.stopping:
-            self._refuse(Unavailable("the server is stopping"))
+            self._refuse(Stopping())
         self._task = self._loop.create_task(self._serve())
         self._set_timer()
 
@@ -380,7 +380,7 @@ class Connection(asyncio.Protocol):
             task = asyncio.current_task()
             if self._transport.is_closing() or not self._ends or task is None or task.uncancel():
                 raise
-            return refusal(Unavailable("the server is stopping"))
+            return refusal(Stopping())
 
     async def _hand_over(self, response: Response, arrival: _Arrival, ends: bool) -> None:
         try:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from penstock.model.errors import Invalid, PenstockError
+from penstock.model.errors import Invalid, PenstockError, Unavailable
 from penstock.protocol.http_shown import Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -61,6 +61,14 @@ _SPELLED: Final = {"runs": "jobs", "job_id": "id", "error.kind": "error.class", 
 
 _WHERE: Final = re.compile(r"^(.*?)(?: - at `(?:key` in `)?\$(?:\.(.*))?`)?$", re.DOTALL)
 _MEMBER: Final = re.compile("(?:unknown|required) field `(.*)`", re.DOTALL)
+
+
+class Stopping(Unavailable):
+    """The server ends, and gives out no more jobs. Nothing was done: whoever asks again a little
+    later finds the one that follows. An empty answer would have them ask again at once."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping")
 
 
 class Misshapen(Invalid):

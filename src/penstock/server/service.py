@@ -17,7 +17,6 @@ from penstock.model.errors import (
     NotFound,
     PenstockError,
     Unauthenticated,
-    Unavailable,
 )
 from penstock.model.job import MAX_ID, Job
 from penstock.model.store import Store
@@ -26,7 +25,7 @@ from penstock.protocol.audited import INTERRUPTED, REFUSED
 from penstock.protocol.command import Figures, Request
 from penstock.protocol.reach import lease_within
 from penstock.server.messages import Head, Response
-from penstock.server.problems import Refused, problem, problem_of
+from penstock.server.problems import Refused, Stopping, problem, problem_of
 from penstock.server.routing import Route, Router, check_media_type, read_body, read_query
 from penstock.server.sse import Feeds
 
@@ -34,6 +33,7 @@ Audit = Callable[[Principal, str, str, Mapping[str, object]], None]
 
 _log: Final = logging.getLogger(__name__)
 
+RETRY_AFTER_S: Final = "1"  # for whoever comes while the server ends
 _SAFE: Final = ("GET", "HEAD")
 _UNSAID: Final = ("payload", "payload_base64", "headers")  # not for the audit log
 
@@ -214,7 +214,7 @@ class Service:
         """The claim's answer, unless the server stops giving out jobs before there is one."""
         if self.stopping:
             claim.close()
-            raise Unavailable("the server is stopping")
+            raise Stopping
         task = asyncio.current_task()
         assert task is not None
         self._claiming.add(task)
@@ -223,7 +223,7 @@ class Service:
         except asyncio.CancelledError:
             if not self._claims_stopped() or task.uncancel():  # somebody else wants us to end
                 raise
-            raise Unavailable("the server is stopping") from None
+            raise Stopping from None
         finally:
             self._claiming.discard(task)
 
@@ -250,6 +250,8 @@ def refusal(error: PenstockError | Refused) -> Response:
 
 def headers_of(error: PenstockError) -> tuple[tuple[str, str], ...]:
     """What else is said with an error."""
+    if isinstance(error, Stopping):
+        return (("Retry-After", RETRY_AFTER_S),)
     return (("WWW-Authenticate", "Bearer"),) if isinstance(error, Unauthenticated) else ()
 
 

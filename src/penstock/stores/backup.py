@@ -23,6 +23,7 @@ import msgspec
 from penstock.kernel.audit import findings
 from penstock.model.errors import Conflict, Invalid, NotFound, PenstockError, Unavailable
 from penstock.model.policy import DEFAULT_CAPS
+from penstock.stores import private
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.ownership import forget
@@ -93,7 +94,8 @@ class Backups:
 
 def take(journal: Journal, directory: Path) -> Path:
     """Write a backup into that directory; answers its path. Call it from a thread of its own."""
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(private.DIRECTORY, exist_ok=True)
     now = time.time_ns() // 1_000_000
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1000)) + f".{now % 1000:03d}Z"
     target = directory / f"{stamp}{SUFFIX}"
@@ -119,7 +121,7 @@ def take(journal: Journal, directory: Path) -> Path:
 
 
 def _pack(copy: Path, manifest: Manifest, packed: Path) -> None:
-    with packed.open("wb") as raw:
+    with open(packed, "wb", opener=private.opener) as raw:
         with tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as archive:
             said = msgspec.json.encode(manifest)
             entry = tarfile.TarInfo(MANIFEST)
@@ -157,6 +159,7 @@ def restore(backup: Path, scheme: str, path: Path) -> Manifest:
         for each in whole.rglob("*") if whole.is_dir() else [whole]:
             if each.is_file():
                 _sync(each)
+        private.close_off(whole)
         whole.rename(path)
         forget(path)
     _sync(path.parent)

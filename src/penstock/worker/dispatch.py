@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from penstock.client.app import Penstock
 from penstock.client.execute import INTERRUPTED
 from penstock.client.task import Task
+from penstock.model.duration import say_ms
 from penstock.model.job import MAX_BATCH, ClaimedRun, Job, Lease
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
@@ -210,8 +211,23 @@ class Dispatch:
         for work in list(held.works):
             if work.why is None and work.job.options.timeout_ms == limit:
                 self._counts.timed_out += len(work)
-                log.warning("job %d timed out", work.job.id, extra={"job": work.job.id})
+                for job in work.jobs():
+                    self._note_timeout(job)
                 self._stop(work, Why.TIMEOUT)
+
+    def _note_timeout(self, job: Job) -> None:
+        """The store tells nobody; but whether another attempt is left was said with the job."""
+        options = job.options
+        dead = bool(options.max_attempts) and job.attempt >= options.max_attempts
+        self._counts.dead += dead
+        log.log(
+            logging.ERROR if dead else logging.WARNING,
+            "job %d %s: timeout: the attempt ran longer than %s",
+            job.id,
+            "is dead" if dead else "failed",
+            say_ms(options.timeout_ms or 0),
+            extra={"job": job.id, "task": options.task, "queue": job.queue},
+        )
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -45,6 +45,9 @@ class Work:
     def __len__(self) -> int:
         return 1
 
+    def jobs(self) -> tuple[Job, ...]:
+        return (self.job,)
+
     def broke(self, error: BaseException) -> None:
         """Whoever ran it made a mistake; its jobs must still come to an end."""
         self.outcome = Failed(error=job_error(error))

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from penstock import Context, Penstock
+from penstock import Context, Flow, Penstock, chain, group
 
 app = Penstock("memory://", queues="all")  # wrong
 app = Penstock(5)  # wrong
@@ -54,3 +54,28 @@ async def asynchronously() -> None:
     await awaited.apush(1, "de")  # wrong
     number: int = await (await awaited.apush(1)).aresult()  # wrong
     print(number)
+
+
+# -- flows -----------------------------------------------------------------------------------------
+
+plain.si("1")  # wrong
+plain.si()  # wrong
+plain.si(1, language="de")  # wrong
+with_context.si("2024")  # wrong
+chain()  # wrong
+chain(plain)  # wrong
+chain(plain.push(1))  # wrong
+group(5)  # wrong
+group([plain.s(1)])  # wrong
+plain.s(1).then(plain)  # wrong
+number_of: int = chain(plain.s(1)).push().result()  # wrong
+texts: list[int] = group(plain.s(1)).push().result()  # wrong
+plain.s(1).push(1)  # wrong
+plain.s(1).push().result(timeouts="5s")  # wrong
+
+flow = Flow()
+step = flow.add(plain.s(1))
+flow.add(plain)  # wrong
+flow.add(plain.s(2), after=3)  # wrong
+flow.add(plain.s(2), after=plain.s(1))  # wrong
+flow.add(plain.s(2), before=step)  # wrong

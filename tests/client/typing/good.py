@@ -2,7 +2,8 @@
 
 from typing import Any, assert_type
 
-from penstock import Context, Penstock, PushedJob, PushedJobs
+from penstock import Context, Flow, Penstock, PushedFlow, PushedJob, PushedJobs, chain, group
+from penstock.client.flow import Chain, Group, Signature, Step
 
 app = Penstock("memory://", queue="all")
 
@@ -81,3 +82,48 @@ async def asynchronously() -> None:
 with app.testing() as t:
     assert_type(t.drain().completed, int)
     assert_type(t.results, dict[int, Any])
+
+
+# -- flows -----------------------------------------------------------------------------------------
+
+
+@app.task
+def length(text: str) -> int:
+    return len(text)
+
+
+@app.task
+async def total(lengths: list[int]) -> float:
+    return float(sum(lengths))
+
+
+assert_type(plain.s(1), Signature[str])
+assert_type(plain.si(1, lang="de"), Signature[str])
+assert_type(awaited.si(1, lang="de"), Signature[list[int]])
+assert_type(with_context.si(2024), Signature[None])
+assert_type(length.s(), Signature[int])  # its text comes from what runs before it
+assert_type(chain(plain.s(1), length.s()), Chain[int])
+assert_type(chain(plain.s(1), length.s()).push(), PushedFlow[int])
+assert_type(chain(plain.s(1), length.s()).push().result(timeout="5s"), int)
+assert_type(plain.s(1).then(length.s()), Chain[int])
+assert_type(group(plain.s(1), plain.s(2)), Group[str])
+assert_type(group(plain.s(1), plain.s(2)).push().result(), list[str])
+assert_type(group(length.s("a"), length.s("b")).then(total.s()).push().result(), float)
+assert_type(group(chain(plain.s(1), length.s()), length.s("b")).push().result(), list[int])
+assert_type(plain.options(priority="high").s(1).push().last.id, int)
+
+flow = Flow()
+first = flow.add(plain.s(1))
+assert_type(first, Step[str])
+assert_type(flow.add(length.s(first)), Step[int])
+assert_type(
+    flow.add(total.s(), after=[flow.add(length.s("a")), flow.add(length.s("b"))]), Step[float]
+)
+flow.add(plain.si(1), after=first)
+assert_type(flow.push()[0], PushedJob[Any])
+assert_type(flow.push().ids, list[int])
+
+
+async def flows() -> None:
+    assert_type(await (await chain(plain.s(1), total.s()).apush()).aresult(), float)
+    assert_type(await (await group(plain.s(1)).apush()).acancel(), int)

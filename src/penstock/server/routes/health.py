@@ -7,6 +7,7 @@ import msgspec
 from penstock.model.errors import Forbidden, Unavailable
 from penstock.protocol.http_shown_server import Alive, History, Ready, Stats
 from penstock.server.messages import Response
+from penstock.server.problems import Stopping
 from penstock.server.routing import Route
 from penstock.server.service import Call
 
@@ -19,7 +20,7 @@ async def check_alive(call: Call) -> Alive:
 
 async def check_ready(call: Call) -> Ready:
     if call.service.stopping:
-        raise Unavailable("the server is stopping")
+        raise Stopping
     health = await call.store.health()
     if not health.ok:
         raise Unavailable("the store is not well")

@@ -35,6 +35,7 @@ from penstock.stores.journal.sealed import (
     unsealed,
     unsealed_chunk,
 )
+from penstock.stores.private import make_directory
 
 log: Final = logging.getLogger("penstock.store")
 
@@ -81,6 +82,8 @@ class RocksJournal(Journal):
     def _open(self, read_only: bool = False) -> None:
         access = AccessType.read_only() if read_only else AccessType.read_write()
         families = {name: _options(name) for name in FAMILIES}
+        if not read_only:
+            make_directory(self.path)
         try:
             self._db = Rdict(str(self.path), _options(""), families, access)
         except Exception as error:

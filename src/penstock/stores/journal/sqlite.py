@@ -23,6 +23,7 @@ from penstock.stores.journal.sealed import (
     unsealed,
     unsealed_chunk,
 )
+from penstock.stores.private import make_file
 
 PAGE: Final = 32 << 10  # what SQLite does page by page is what large pushes wait for
 WAL_PAGES: Final = (16 << 20) // PAGE  # it moves the WAL into the file when it has this many
@@ -75,6 +76,7 @@ class SqliteJournal(Journal):
         flags = apsw.SQLITE_OPEN_READONLY
         if not read_only:
             flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+            make_file(self.path)
         try:
             self._write = db = apsw.Connection(str(self.path), flags=flags)
             if not read_only:

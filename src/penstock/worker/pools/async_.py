@@ -16,7 +16,14 @@ from contextvars import copy_context
 from typing import Any
 
 from penstock.client.app import Penstock
-from penstock.client.execute import INTERRUPTED, Prepared, gathered
+from penstock.client.execute import (
+    INTERRUPTED,
+    Batch,
+    BatchOutcome,
+    Outcome,
+    Prepared,
+    gathered,
+)
 from penstock.model.resuming import resumed
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
@@ -86,11 +93,13 @@ class AsyncPool:
             work.outcome = INTERRUPTED
             return None
         work.context = context = self._contexts.of(work)
+        prepared: Prepared | Batch | Outcome | BatchOutcome
         if isinstance(work, BatchWork):
             codec = work.job.options.codec
-            return self._executor.run_batch(gathered(work.task, codec, work.payloads, context))
-        prepared = self._executor.prepare(work.task, context)
-        if isinstance(prepared, Prepared):
+            prepared = gathered(work.task, codec, work.payloads, context)
+        else:
+            prepared = self._executor.prepare(work.task, context)
+        if isinstance(prepared, Prepared | Batch):
             return self._executor.run(prepared)
         work.outcome = prepared
         return None

@@ -20,7 +20,7 @@ import uvloop
 from penstock.client.app import Penstock
 from penstock.client.context import Context, Report
 from penstock.client.errors import SoftTimeout
-from penstock.client.execute import BatchOutcome, Outcome, Prepared, gathered
+from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared, gathered
 from penstock.client.home import Home
 from penstock.protocol.framing import LARGEST, Frames
 from penstock.worker.loading import load_app
@@ -63,20 +63,18 @@ class Child:
             jobs=tuple(do.jobs),
         )
         executor = self._app.executor
+        call: Prepared | Batch | Outcome | BatchOutcome
         if task.batch is not None:
             payloads = [each.payload for each in do.jobs]
-            batch = gathered(task, job.options.codec, payloads, context)
-            if task.is_async:
-                return self._awaited(executor.run_batch(batch))  # type: ignore[no-any-return]
-            with _SoftTimer(task.soft_timeout_ms):
-                return executor.run_batch_here(batch)
-        prepared = executor.prepare(task, context)
-        if not isinstance(prepared, Prepared):
-            return prepared
+            call = gathered(task, job.options.codec, payloads, context)
+        else:
+            call = executor.prepare(task, context)
+        if not isinstance(call, Prepared | Batch):
+            return call
         if task.is_async:
-            return self._awaited(executor.run(prepared))  # type: ignore[no-any-return]
+            return self._awaited(executor.run(call))  # type: ignore[no-any-return]
         with _SoftTimer(task.soft_timeout_ms):
-            return executor.run_here(prepared)
+            return executor.run_here(call)
 
     def _awaited(self, call: Any) -> Any:
         if self._runner is None:

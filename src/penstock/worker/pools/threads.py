@@ -19,7 +19,14 @@ import uvloop
 
 from penstock.client.app import Penstock
 from penstock.client.errors import SoftTimeout
-from penstock.client.execute import INTERRUPTED, Batch, Prepared, gathered
+from penstock.client.execute import (
+    INTERRUPTED,
+    Batch,
+    BatchOutcome,
+    Outcome,
+    Prepared,
+    gathered,
+)
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
 
@@ -148,15 +155,15 @@ class ThreadPool:
 
     def _run(self, seat: _Seat, work: Work) -> None:
         context = work.context = self._contexts.of(work)
+        call: Prepared | Batch | Outcome | BatchOutcome
         if isinstance(work, BatchWork):
             codec = work.job.options.codec
-            call: Prepared | Batch = gathered(work.task, codec, work.payloads, context)
+            call = gathered(work.task, codec, work.payloads, context)
         else:
-            prepared = self._executor.prepare(work.task, context)
-            if not isinstance(prepared, Prepared):
-                work.outcome = prepared
-                return
-            call = prepared
+            call = self._executor.prepare(work.task, context)
+        if not isinstance(call, Prepared | Batch):
+            work.outcome = call
+            return
         if work.task.is_async:
             self._run_async(seat, work, call)
             return
@@ -166,10 +173,7 @@ class ThreadPool:
             seat.work = work
         try:
             run = contextvars.copy_context().run
-            if isinstance(call, Batch):
-                work.outcome = run(self._executor.run_batch_here, call)
-            else:
-                work.outcome = run(self._executor.run_here, call)
+            work.outcome = run(self._executor.run_here, call)  # type: ignore[arg-type]
         finally:
             seat.settle()
 
@@ -182,10 +186,7 @@ class ThreadPool:
                 if work.why is not None:
                     return
                 seat.work, seat.task = work, asyncio.current_task()
-            if isinstance(call, Batch):
-                work.outcome = await self._executor.run_batch(call)
-            else:
-                work.outcome = await self._executor.run(call)
+            work.outcome = await self._executor.run(call)
 
         try:
             seat.runner.run(run())
