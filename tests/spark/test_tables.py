@@ -12,14 +12,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.testing.utils import assertDataFrameEqual
 
-from penstock.model.fingerprint import fingerprint
-from penstock.model.job import JobError
 from penstock.spark import bronze, silver
 from penstock.spark.histogram import bucket, bucket_of, end_of, percentile_of, percentiles
 from penstock.spark.lake import TABLES, Lake
 from penstock.spark.pipeline import Pipeline
 from penstock.spark.report import report
-from tests.spark import recount
+from tests.spark.compare import compare
 from tests.spark.histories import happen
 from tests.spark.served import ROOT
 
@@ -129,7 +127,7 @@ def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, se
         '{"v":1,"broken\n\n' + line(kind="x") + "\n"
     )
     pipeline.run(str(events))
-    _compare(pipeline.lake, events)
+    compare(pipeline.lake, events)
     assert _bad(pipeline.lake) == [(1, "not an event line"), (3, "without position, at")]
 
     for path in segments[:2]:
@@ -137,7 +135,7 @@ def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, se
     again = segments[3].read_text() + segments[0].read_text()
     (events / f"events-{'c' * 32}-000000000001.jsonl").write_text(again)
     pipeline.run(str(events), a_step=1 if seed > 1 else 10)
-    _compare(pipeline.lake, events)
+    compare(pipeline.lake, events)
     _as_described(pipeline.lake)
 
     before = {name: _rows(pipeline.lake, name) for name in GOLD}
@@ -161,7 +159,7 @@ def test_a_step_that_is_done_again_changes_nothing(spark: SparkSession, tmp_path
     killed.step(lines, 0)
     assert not lake.has("gold.queue_minutes")
     Pipeline(lake).step(lines, 0)
-    _compare(lake, events)
+    compare(lake, events)
 
 
 def test_a_lake_of_another_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -179,51 +177,6 @@ def _in_six(told: Path) -> list[Path]:
     for place, path in enumerate(paths):
         path.write_text("".join(lines[place * cut : (place + 1) * cut]))
     return paths
-
-
-def _compare(lake: Lake, events: Path) -> None:
-    lines = [each for each in recount.lines_of(events) if "at" in each and "position" in each]
-    wanted = recount.queue_minutes(lines)
-    minutes = lake.read("gold.queue_minutes")
-    assert minutes is not None
-    rows = minutes.withColumn("minute", f.unix_millis("minute")).collect()
-    assert {(row.tenant, row.queue, row.minute) for row in rows} == set(wanted)
-    for row in rows:
-        cell = wanted[row.tenant, row.queue, row.minute]
-        for name in (*_COUNTS, "bytes", "backlog"):
-            assert row[name] == cell[name], (name, row)
-        for name in _TIMES:
-            assert row[name] == cell.get(name), (name, row)
-    assert _errors(lake) == _marked(recount.errors(lines))
-    workers = lake.read("gold.workers")
-    assert workers is not None
-    found = workers.withColumn("minute", f.unix_millis("minute")).collect()
-    assert {(r.tenant, r.worker, r.minute): (r.busy_ms, r.jobs, r.failures) for r in found} == (
-        recount.workers(lines)
-    )
-
-
-_COUNTS = ("pushed", "claimed", "completed", "failed", "retried", "dead", "cancelled", "expired")
-_TIMES = [f"{which}_{label}" for which in ("wait", "run") for label in ("p50", "p95", "p99")]
-
-
-def _errors(lake: Lake) -> dict[tuple[Any, ...], tuple[int, int]]:
-    table = lake.read("gold.errors")
-    if table is None:
-        return {}
-    rows = table.withColumn("hour", f.unix_millis("hour")).collect()
-    return {(r.tenant, r.queue, r.hour, r.fingerprint): (r.failures, r.dead) for r in rows}
-
-
-def _marked(
-    found: dict[tuple[str, str, int, str, str], tuple[int, int]],
-) -> dict[tuple[Any, ...], Any]:
-    merged: dict[tuple[Any, ...], tuple[int, int]] = {}
-    for (tenant, queue, hour, kind, message), (failures, dead) in found.items():
-        spot = (tenant, queue, hour, fingerprint(JobError(kind=kind, message=message)))
-        known = merged.get(spot, (0, 0))
-        merged[spot] = known[0] + failures, known[1] + dead
-    return merged
 
 
 def _rows(lake: Lake, table: str) -> list[Row]:
