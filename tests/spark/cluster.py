@@ -37,15 +37,17 @@ class Cluster(msgspec.Struct):
 def standalone(directory: Path, workers: int = 2) -> Iterator[Cluster]:
     """Until the end of the block; what the workers' executors leave lies in the directory."""
     with ExitStack() as stack:
-        words = ("master.Master", "--host", HOST, "--port", "0", "--webui-port", "0")
-        _, master = stack.enter_context(_started(*words, says=r"Starting Spark master at (\S+)"))
+        here = ("--host", HOST, "--webui-port", "0")
+        starting = r"Starting Spark master at (\S+)"
+        _, master = stack.enter_context(
+            _started("master.Master", *here, "--port", "0", says=starting)
+        )
         pids = []
         for number in range(workers):
-            place = directory / f"worker-{number}"
-            words = ("worker.Worker", "--host", HOST, "--webui-port", "0", "--cores", "1")
-            words = (*words, "--memory", "1g", "--work-dir", str(place), master)
-            says = r"Successfully registered with master (\S+)"
-            pids.append(stack.enter_context(_started(*words, says=says))[0])
+            size = ("--cores", "1", "--memory", "1g", "--work-dir", f"{directory}/worker-{number}")
+            registered = r"Successfully registered with master (\S+)"
+            worker = _started("worker.Worker", *here, *size, master, says=registered)
+            pids.append(stack.enter_context(worker)[0])
         yield Cluster(master, pids)
 
 

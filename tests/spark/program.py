@@ -12,7 +12,7 @@ whose driver is killed before, amid or after the writing of a table, Java and al
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.spark.session import start
@@ -76,14 +76,14 @@ def pipeline(events: str, place: str, when: str, which: str) -> None:
 
     whole = Lake.overwrite
 
-    def overwrite(lake: Lake, table: str, rows: Any, by: Sequence[str] = ("day",)) -> None:
+    def overwrite(self: Lake, table: str, rows: Any, by: Sequence[str] = ("day",)) -> None:
         fatal = table == which
         if fatal and when == "before":
             die()
         if fatal and when == "amid":
-            take_away(lake, table, rows, by)
+            take_away(self, table, rows, by)
             die()
-        whole(lake, table, rows, by)
+        whole(self, table, rows, by)
         if fatal and when == "after":
             die()
 
@@ -102,7 +102,9 @@ def die() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+PARTS: dict[str, Callable[..., None]] = {
+    each.__name__: each for each in (write, read, stream, pipeline)
+}
+
 if __name__ == "__main__":
-    {"write": write, "read": read, "stream": stream, "pipeline": pipeline}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    PARTS[sys.argv[1]](*sys.argv[2:])

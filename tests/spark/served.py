@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -86,7 +86,9 @@ class Served(msgspec.Struct):
         return [msgspec.json.decode(job.payload) for job in self.jobs(queue)]
 
 
-async def _pages(store: Store, queue: str, state: State | None = None) -> AsyncIterator[list[Job]]:
+async def _pages(
+    store: Store, queue: str, state: State | None = None
+) -> AsyncIterator[Sequence[Job]]:
     cursor: int | None = 0
     while cursor is not None:
         page = await store.find("default", queue, state=state, cursor=cursor, limit=1_000)

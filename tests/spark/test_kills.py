@@ -11,14 +11,16 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.lake import TABLES, Lake
 from penstock.spark.pipeline import Pipeline
+from penstock.spark.state import state_of
 from tests.spark.compare import compare
-from tests.spark.histories import happen
+from tests.spark.histories import happen, in_six
 from tests.spark.running import program
 
 POINTS = [(when, table) for table in TABLES for when in ("before", "amid", "after")]
@@ -34,7 +36,7 @@ class Late:
         told = directory / "told"
         asyncio.run(happen(7, told, 80))
         self.events.mkdir()
-        first, *rest = sorted(told.glob("events-*.jsonl"))
+        first, *rest = in_six(told)
         for path in rest:
             shutil.copy(path, self.events)
         self.run()
@@ -47,6 +49,12 @@ class Late:
 
     def run(self) -> None:
         Pipeline(self.lake()).run(str(self.events))
+
+    def told(self, name: str) -> Any:
+        """By the doctor."""
+        found, problems = state_of(str(self.root))
+        assert problems == []
+        return found[name]
 
     def is_whole(self) -> None:
         self.run()
@@ -67,10 +75,18 @@ def late(spark: SparkSession, tmp_path: Path) -> Late:
 
 
 def test_a_run_that_is_killed_is_continued_by_the_next(late: Late) -> None:
-    """Where it hurts most: minutes of days that have no new events are taken away."""
+    """Where it hurts most: minutes of days that have no new events are taken away.
+
+    The doctor tells how the lake is doing, before, between and after.
+    """
+    assert (late.told("unread")["segments"], late.told("cut_short")) == (2, False)
     killed(late, "amid", "gold.queue_minutes")
     assert late.lake().days("gold.queue_minutes") == []
+    assert (late.told("unread")["segments"], late.told("cut_short")) == (2, True)
     late.is_whole()
+    assert late.told("unread") == {"segments": 0, "bytes": 0}
+    assert (late.told("cut_short"), late.told("behind_s"), late.told("bad_lines")) == (False, 0, 1)
+    assert (late.told("days"), late.told("last_step")["bad"]) == (2, 1)
 
 
 @pytest.mark.long

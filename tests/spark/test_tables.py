@@ -18,7 +18,7 @@ from penstock.spark.lake import TABLES, Lake
 from penstock.spark.pipeline import Pipeline
 from penstock.spark.report import report
 from tests.spark.compare import compare
-from tests.spark.histories import happen
+from tests.spark.histories import happen, in_six
 from tests.spark.served import ROOT
 
 GOLD = ("gold.queue_minutes", "gold.errors", "gold.workers")
@@ -118,7 +118,7 @@ def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, se
     told, events = tmp_path / "told", tmp_path / "events"
     asyncio.run(happen(seed, told, 150 if seed > 1 else 80))
     events.mkdir()
-    segments = _in_six(told)
+    segments = in_six(told)
     pipeline = Pipeline(Lake(spark, str(tmp_path / "lake")).open())
 
     for path in segments[2:]:
@@ -147,36 +147,10 @@ def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, se
     assert "http" not in page  # nothing is fetched from anywhere
 
 
-def test_a_step_that_is_done_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """What a killed run leaves: bronze is written, the rest is not, and the step comes again."""
-    events = tmp_path / "events"
-    asyncio.run(happen(99, events, 60))
-    lake = Lake(spark, str(tmp_path / "lake")).open()
-    paths = [str(path) for path in sorted(events.glob("events-*.jsonl"))]
-    lines = spark.read.text(paths).select("value", f.col("_metadata.file_path").alias("file"))
-    killed = Pipeline(lake)
-    killed.derive = lambda days: None  # type: ignore[method-assign]
-    killed.step(lines, 0)
-    assert not lake.has("gold.queue_minutes")
-    Pipeline(lake).step(lines, 0)
-    compare(lake, events)
-
-
 def test_a_lake_of_another_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"version": 99}')
     with pytest.raises(Exception, match="of version 99, and this release writes"):
         Lake(spark, str(tmp_path)).open()
-
-
-def _in_six(told: Path) -> list[Path]:
-    """The lines of a directory in six segments, however its writer cut them."""
-    paths = sorted(told.glob("events-*.jsonl"))
-    lines = [each for path in paths for each in path.read_text().splitlines(keepends=True)]
-    cut = -(-len(lines) // 6)
-    paths = [told / f"events-{'d' * 32}-{place:012d}.jsonl" for place in range(6)]
-    for place, path in enumerate(paths):
-        path.write_text("".join(lines[place * cut : (place + 1) * cut]))
-    return paths
 
 
 def _rows(lake: Lake, table: str) -> list[Row]:

@@ -129,7 +129,7 @@ def _bad_lines(table: Path) -> int | None:
         from pyarrow.parquet import read_metadata
     except ModuleNotFoundError:
         return None if files else 0
-    return sum(read_metadata(each).num_rows for each in files)
+    return sum(int(read_metadata(each).num_rows) for each in files)
 
 
 def _bytes(directory: Path) -> int:
