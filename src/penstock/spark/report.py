@@ -357,5 +357,6 @@ STYLE: Final = (
     "max-width:calc(100% - 3.2em);margin-right:8px}"
     "@media(max-width:640px){main{padding:16px}.tiles{grid-template-columns:1fr 1fr}"
     ".times span:nth-child(even){display:none}"
-    "td:first-child{max-width:8em;white-space:normal;overflow-wrap:anywhere}}" + _COLOURS
+    "td:first-child{min-width:8em;max-width:11em;white-space:normal;overflow-wrap:anywhere}}"
+    + _COLOURS
 )
