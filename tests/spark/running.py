@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.spark.cluster import environment
-from tests.spark.served import ROOT
+from tests.spark.served import PATIENCE_S, ROOT
 
 
 @contextmanager
@@ -50,3 +50,9 @@ def children(group: int, words: str) -> list[int]:
         except (OSError, ProcessLookupError):
             continue
     return found
+
+
+def kill(events: Path, lake: Path, when: str, table: str) -> None:
+    """A `penstock pipeline run` that ends before, amid or after the writing of a table, by SIGKILL."""
+    with program("pipeline", str(events), str(lake), when, table) as process:
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL, f"{when} {table} never came"

@@ -1,7 +1,8 @@
 """`penstock pipeline run` whose driver is killed, wherever it is: the next run's tables are a recount.
 
 A first run has made two days. Then an event of the first day comes late: the days after it get another
-backlog, though none of their own events is new. That is the run that is killed.
+backlog, though none of their own events is new. That is the run that is killed. One such kill is part of
+`test_tables`, which is run every time.
 """
 
 import asyncio
@@ -11,20 +12,20 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.lake import TABLES, Lake
 from penstock.spark.pipeline import Pipeline
-from penstock.spark.state import state_of
 from tests.spark.compare import compare
 from tests.spark.histories import happen, in_six
-from tests.spark.running import program
+from tests.spark.running import kill, program
+from tests.spark.served import PATIENCE_S
+
+pytestmark = pytest.mark.long
 
 POINTS = [(when, table) for table in TABLES for when in ("before", "amid", "after")]
-PATIENCE_S = 120.0
 
 
 class Late:
@@ -50,12 +51,6 @@ class Late:
     def run(self) -> None:
         Pipeline(self.lake()).run(str(self.events))
 
-    def told(self, name: str) -> Any:
-        """By the doctor."""
-        found, problems = state_of(str(self.root))
-        assert problems == []
-        return found[name]
-
     def is_whole(self) -> None:
         self.run()
         compare(self.lake(), self.events)
@@ -64,39 +59,17 @@ class Late:
         assert [(row.line, row.reason) for row in bad.collect()] == [(1, "not an event line")]
 
 
-def killed(late: Late, when: str, table: str) -> None:
-    with program("pipeline", str(late.events), str(late.root), when, table) as process:
-        assert process.wait(PATIENCE_S) == -signal.SIGKILL, f"{when} {table}"
-
-
 @pytest.fixture
 def late(spark: SparkSession, tmp_path: Path) -> Late:
     return Late(spark, tmp_path)
 
 
-def test_a_run_that_is_killed_is_continued_by_the_next(late: Late) -> None:
-    """Where it hurts most: minutes of days that have no new events are taken away.
-
-    The doctor tells how the lake is doing, before, between and after.
-    """
-    assert (late.told("unread")["segments"], late.told("cut_short")) == (2, False)
-    killed(late, "amid", "gold.queue_minutes")
-    assert late.lake().days("gold.queue_minutes") == []
-    assert (late.told("unread")["segments"], late.told("cut_short")) == (2, True)
-    late.is_whole()
-    assert late.told("unread") == {"segments": 0, "bytes": 0}
-    assert (late.told("cut_short"), late.told("behind_s"), late.told("bad_lines")) == (False, 0, 1)
-    assert (late.told("days"), late.told("last_step")["bad"]) == (2, 1)
-
-
-@pytest.mark.long
 def test_a_run_is_killed_at_every_point_and_continued(late: Late) -> None:
     for when, table in POINTS:
-        killed(late, when, table)
+        kill(late.events, late.root, when, table)
     late.is_whole()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("table", TABLES)
 def test_a_run_that_is_killed_while_it_writes_a_table(late: Late, table: str) -> None:
     """The command as it is, as soon as Spark has begun to write."""
