@@ -2,6 +2,7 @@
 
     python -m tests.spark.program write MASTER URL QUEUE ROWS [SETTING=VALUE …]
     python -m tests.spark.program read MASTER URL QUEUE
+    python -m tests.spark.program setting MASTER NAME
     python -m tests.spark.program stream MASTER URL QUEUE EVENTS CHECKPOINT
     python -m tests.spark.program pipeline EVENTS LAKE WHEN TABLE
 
@@ -46,6 +47,10 @@ def read(master: str, url: str, queue: str, *settings: str) -> None:
     found = ids.selectExpr("count(*)", "count(DISTINCT id)", "min(id)", "max(id)").first()
     print(*(found or ()), flush=True)
     print("done", flush=True)
+
+
+def setting(master: str, name: str) -> None:
+    print(session(master, ()).conf.get(name), flush=True)
 
 
 def stream(master: str, url: str, queue: str, events: str, checkpoint: str, *more: str) -> None:
@@ -103,7 +108,7 @@ def die() -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (write, read, stream, pipeline)
+    each.__name__: each for each in (write, read, setting, stream, pipeline)
 }
 
 if __name__ == "__main__":

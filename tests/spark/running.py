@@ -13,14 +13,16 @@ from tests.spark.served import PATIENCE_S, ROOT
 
 
 @contextmanager
-def program(*words: str, module: str = "tests.spark.program") -> Iterator["subprocess.Popen[str]"]:
+def program(
+    *words: str, module: str = "tests.spark.program", **environ: str
+) -> Iterator["subprocess.Popen[str]"]:
     """Until the end of the block, whatever becomes of it; `stdout` is there to be read."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *words],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=environment(),
+        env=environment() | environ,
         start_new_session=True,
     )
     try:

@@ -20,7 +20,7 @@ from penstock.model.store import Store
 from penstock.open import open_store
 
 T = TypeVar("T")
-PATIENCE_S = 300  # with a Spark that starts on a busy machine
+PATIENCE_S = 900  # with a Spark that starts on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -18,7 +18,7 @@ from tests.spark.compare import compare
 from tests.spark.histories import happen
 from tests.spark.log import seal
 from tests.spark.running import program, said
-from tests.spark.served import Served
+from tests.spark.served import PATIENCE_S, Served
 
 pytestmark = pytest.mark.long
 
@@ -37,6 +37,15 @@ def test_rows_become_jobs_and_are_read_again(cluster: Cluster, server: Served, q
     with program("read", cluster.master, server.url, queue) as process:
         assert said(process, f"{ROWS} {ROWS} 0 {ROWS - 1}")
         assert said(process, "done")
+
+
+def test_what_the_cluster_s_owner_says_counts(cluster: Cluster, tmp_path: Path) -> None:
+    name = "spark.sql.shuffle.partitions"
+    with program("setting", cluster.master, name) as process:
+        assert said(process, "2")  # as many as there are cores
+    (tmp_path / "spark-defaults.conf").write_text(f"{name} 3\n")
+    with program("setting", cluster.master, name, SPARK_CONF_DIR=str(tmp_path)) as process:
+        assert said(process, "3")
 
 
 def test_a_stream_becomes_jobs(
@@ -58,7 +67,7 @@ def test_events_become_tables(
     asyncio.run(happen(3, events))
     words = ("--events", str(events), "--lake", str(tmp_path / "lake"), "--master", cluster.master)
     with program("pipeline", "run", *words, module="penstock.cli.main") as process:
-        assert process.wait(300) == 0
+        assert process.wait(PATIENCE_S) == 0
     compare(Lake(spark, str(tmp_path / "lake")).open(), events)
 
 
