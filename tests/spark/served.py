@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +20,7 @@ from penstock.model.store import Store
 from penstock.open import open_store
 
 T = TypeVar("T")
-PATIENCE_S = 300  # with a Spark that starts on a busy machine
+PATIENCE_S = 900  # with a Spark that starts on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -63,18 +63,37 @@ class Served(msgspec.Struct):
 
     def jobs(self, queue: str, state: State | None = None) -> list[Job]:
         async def found(store: Store) -> list[Job]:
-            jobs: list[Job] = []
-            cursor: int | None = 0
-            while cursor is not None:
-                page = await store.find("default", queue, state=state, cursor=cursor, limit=1_000)
-                jobs += page.jobs
-                cursor = page.cursor
-            return jobs
+            return [job async for page in _pages(store, queue, state) for job in page]
 
         return self.ask(found)
 
+    def times(self, queue: str, name: str, rows: int) -> set[int]:
+        """How often each number below `rows` is what the payloads call so: {1}, if all is well.
+
+        Millions of jobs are looked at without being kept.
+        """
+
+        async def counted(store: Store) -> set[int]:
+            found = bytearray(rows)
+            async for page in _pages(store, queue):
+                for job in page:
+                    found[msgspec.json.decode(job.payload)[name]] += 1
+            return set(found)
+
+        return self.ask(counted)
+
     def payloads(self, queue: str) -> list[object]:
         return [msgspec.json.decode(job.payload) for job in self.jobs(queue)]
+
+
+async def _pages(
+    store: Store, queue: str, state: State | None = None
+) -> AsyncIterator[Sequence[Job]]:
+    cursor: int | None = 0
+    while cursor is not None:
+        page = await store.find("default", queue, state=state, cursor=cursor, limit=1_000)
+        yield page.jobs
+        cursor = page.cursor
 
 
 @contextmanager

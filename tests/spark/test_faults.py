@@ -6,17 +6,19 @@ Each of these starts a Spark of its own. The small ones of every kind of fault a
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from penstock.model.errors import Unavailable
 from penstock.model.store import Store
+from penstock.spark.plainly import plainly
+from tests.spark.depth import watched
 from tests.spark.log import seal
-from tests.spark.served import ROOT, Served, served
+from tests.spark.running import children, program, said
+from tests.spark.served import Served, served
 
 pytestmark = pytest.mark.long
 
@@ -29,51 +31,6 @@ def server() -> Iterator[Served]:
         yield one
 
 
-@contextmanager
-def program(*words: str) -> Iterator["subprocess.Popen[str]"]:
-    """In a group of its own, so that nothing of it is left, whatever becomes of it."""
-    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.program", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def said(process: "subprocess.Popen[str]", word: str) -> bool:
-    """Whether it says the word before it ends."""
-    assert process.stdout is not None
-    return any(line.strip() == word for line in process.stdout)
-
-
-def numbers(server: Served, queue: str, name: str) -> list[int]:
-    return sorted(one[name] for one in server.payloads(queue))  # type: ignore[index]
-
-
-def children(group: int, words: str) -> list[int]:
-    """Processes of a group whose command has these words in it."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if os.getpgid(int(place.name)) == group and words in command:
-                found.append(int(place.name))
-        except (OSError, ProcessLookupError):
-            continue
-    return found
-
-
 def test_an_executor_that_is_killed_half_way(server: Served) -> None:
     rows = 400_000
     with program("write", CLUSTER, server.url, "q", str(rows)) as process:
@@ -84,7 +41,7 @@ def test_an_executor_that_is_killed_half_way(server: Served) -> None:
         os.kill(executors[0], signal.SIGKILL)
         assert said(process, "done")
     assert server.counts("q") == {"ready": rows}
-    assert numbers(server, "q", "id") == list(range(rows))
+    assert server.times("q", "id", rows) == {1}
 
 
 def test_a_driver_that_is_killed_half_way_leaves_nothing_to_be_seen(server: Served) -> None:
@@ -114,7 +71,7 @@ def test_copies_that_race_count_once(server: Served) -> None:
     with program("write", CLUSTER, server.url, "q", str(rows), *settings) as process:
         assert said(process, "done")
     assert server.counts("q") == {"ready": rows}
-    assert numbers(server, "q", "id") == list(range(rows))
+    assert server.times("q", "id", rows) == {1}
 
 
 @pytest.mark.parametrize("kills", [1, 3])
@@ -131,4 +88,45 @@ def test_a_stream_whose_driver_is_killed_goes_on_where_it_was(
             os.killpg(process.pid, signal.SIGKILL)
     with program(*words) as process:
         assert said(process, "done")
-    assert numbers(server, "q", "position") == list(range(1, 601))
+    assert sorted(one["position"] for one in server.payloads("q")) == list(range(1, 601))  # type: ignore[index]
+
+
+# -- millions --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def large(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Served, int]]:
+    """A server, and how many rows are many for it."""
+    sqlite = request.param == "sqlite"
+    with served(url=f"sqlite:///{tmp_path}/jobs.db" if sqlite else "memory://") as one:
+        yield one, 1_000_000 if sqlite else 5_000_000
+
+
+def test_millions_of_rows_are_there_once_and_at_one_instant(large: tuple[Served, int]) -> None:
+    """An executor is killed in the middle; whoever looks sees none of them, or all."""
+    server, rows = large
+    with (
+        watched(server, "q") as depth,
+        program("write", CLUSTER, server.url, "q", str(rows)) as process,
+    ):
+        assert said(process, "started")
+        server.wait_for("q", "pushed", rows // 4)
+        os.kill(children(process.pid, "CoarseGrainedExecutorBackend")[0], signal.SIGKILL)
+        assert said(process, "done")
+    assert depth.seen == {0, rows}
+    assert depth.most_held >= rows // 4, "nobody looked while it was written"
+    assert server.counts("q") == {"ready": rows}
+    assert server.times("q", "id", rows) == {1}
+
+
+def test_of_millions_of_rows_none_is_there_if_one_fails(
+    large: tuple[Served, int], spark: SparkSession
+) -> None:
+    server, rows = large
+    last = f"IF(id = {rows - 1}, raise_error('no more'), id) AS id"
+    frame = spark.range(0, rows, 1, 4).selectExpr(last)
+    with watched(server, "q") as depth, pytest.raises(Unavailable), plainly():
+        frame.write.format("penstock").options(url=server.url, queue="q").mode("append").save()
+    assert depth.seen == {0}
+    assert depth.most_held >= rows // 4, "nobody looked while it was written"
+    assert server.counts("q") == {}

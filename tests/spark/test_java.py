@@ -102,6 +102,17 @@ def test_as_many_partitions_as_cores(master: str, cores: int) -> None:
     assert session.cores(master) == cores
 
 
+def test_a_cluster_is_its_owner_s_business(tmp_path: Path) -> None:
+    """What is said when a session starts counts for more than a `spark-defaults.conf`."""
+    java = Java("/j", 17, "PATH")
+    here = session.options("local[2]", java, tmp_path)
+    there = session.options("spark://host:7077", java, tmp_path)
+    assert there.keys() < here.keys()
+    for word in ("partitions", "ui.enabled", "local.dir", "driver", "executor"):
+        assert any(word in name for name in here)
+        assert not any(word in name for name in there)
+
+
 def test_the_directory_is_of_this_user_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

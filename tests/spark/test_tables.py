@@ -12,15 +12,15 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.testing.utils import assertDataFrameEqual
 
-from penstock.model.fingerprint import fingerprint
-from penstock.model.job import JobError
 from penstock.spark import bronze, silver
 from penstock.spark.histogram import bucket, bucket_of, end_of, percentile_of, percentiles
 from penstock.spark.lake import TABLES, Lake
 from penstock.spark.pipeline import Pipeline
 from penstock.spark.report import report
-from tests.spark import recount
-from tests.spark.histories import happen
+from penstock.spark.state import state_of
+from tests.spark.compare import compare
+from tests.spark.histories import happen, in_six
+from tests.spark.running import kill
 from tests.spark.served import ROOT
 
 GOLD = ("gold.queue_minutes", "gold.errors", "gold.workers")
@@ -111,34 +111,46 @@ def test_percentiles_of_a_histogram_are_those_of_its_buckets(spark: SparkSession
 # -- the whole way ---------------------------------------------------------------------------------
 
 
-LONG = [pytest.param(each, marks=pytest.mark.long) for each in range(2, 21)]
+LONG = [pytest.param(each, marks=pytest.mark.long) for each in range(1, 21) if each != 3]
 
 
-@pytest.mark.parametrize("seed", [1, *LONG])
+@pytest.mark.parametrize("seed", [3, *LONG])
 def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Segments arrive in two runs, the later ones first, one of them a second time, one damaged."""
-    told, events = tmp_path / "told", tmp_path / "events"
-    asyncio.run(happen(seed, told, 150 if seed > 1 else 80))
+    """Everything that a lake can go through, and what the doctor says of it meanwhile.
+
+    Segments arrive in two runs, the later ones first, some a second time, one damaged. The second run
+    is killed where that hurts most: while it replaces the minutes of all days, also of those that
+    have no new events but another backlog. (With the first seed the late events are all of one day.)
+    """
+    told, events, root = tmp_path / "told", tmp_path / "events", tmp_path / "lake"
+    asyncio.run(happen(seed, told, 150 if seed != 3 else 80))
     events.mkdir()
-    segments = _in_six(told)
-    pipeline = Pipeline(Lake(spark, str(tmp_path / "lake")).open())
+    segments = in_six(told)
+    pipeline = Pipeline(Lake(spark, str(root)).open())
 
     for path in segments[2:]:
         shutil.copy(path, events)
     (events / f"events-{'b' * 32}-000000000001.jsonl").write_text(
         '{"v":1,"broken\n\n' + line(kind="x") + "\n"
     )
-    pipeline.run(str(events))
-    _compare(pipeline.lake, events)
+    pipeline.run(str(events), a_step=1 if seed != 3 else 10)
+    compare(pipeline.lake, events)
     assert _bad(pipeline.lake) == [(1, "not an event line"), (3, "without position, at")]
+    assert _told(root, "cut_short", "bad_lines", "behind_s") == [False, 2, 0]
+    assert _told(root, "unread") == [{"segments": 0, "bytes": 0}]
 
     for path in segments[:2]:
         shutil.copy(path, events)
-    again = segments[3].read_text() + segments[0].read_text()
+    again = segments[2].read_text() + segments[0].read_text()
     (events / f"events-{'c' * 32}-000000000001.jsonl").write_text(again)
-    pipeline.run(str(events), a_step=1 if seed > 1 else 10)
-    _compare(pipeline.lake, events)
+    kill(events, root, "amid", "gold.queue_minutes")
+    assert pipeline.lake.days("gold.queue_minutes") == []
+    (unread, cut_short) = _told(root, "unread", "cut_short")
+    assert (unread["segments"], cut_short) == (3, True)
+    pipeline.run(str(events))
+    compare(pipeline.lake, events)
     _as_described(pipeline.lake)
+    assert _told(root, "cut_short", "bad_lines", "behind_s") == [False, 2, 0]
 
     before = {name: _rows(pipeline.lake, name) for name in GOLD}
     assert pipeline.compact() >= 1
@@ -146,22 +158,15 @@ def test_gold_is_a_recount_of_the_events(spark: SparkSession, tmp_path: Path, se
     assert {name: _rows(pipeline.lake, name) for name in GOLD} == before
     page = report(pipeline.lake)
     assert "<svg" in page
-    assert "http" not in page  # nothing is fetched from anywhere
+    for word in ("http", "src=", "href=", "url(", "@import", "<script"):
+        assert word not in page, "nothing is fetched from anywhere"
 
 
-def test_a_step_that_is_done_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """What a killed run leaves: bronze is written, the rest is not, and the step comes again."""
-    events = tmp_path / "events"
-    asyncio.run(happen(99, events, 60))
-    lake = Lake(spark, str(tmp_path / "lake")).open()
-    paths = [str(path) for path in sorted(events.glob("events-*.jsonl"))]
-    lines = spark.read.text(paths).select("value", f.col("_metadata.file_path").alias("file"))
-    killed = Pipeline(lake)
-    killed.derive = lambda days: None  # type: ignore[method-assign]
-    killed.step(lines, 0)
-    assert not lake.has("gold.queue_minutes")
-    Pipeline(lake).step(lines, 0)
-    _compare(lake, events)
+def _told(root: Path, *names: str) -> list[Any]:
+    """By the doctor."""
+    found, problems = state_of(str(root))
+    assert problems == []
+    return [found[name] for name in names]
 
 
 def test_a_compaction_that_was_cut_short_makes_nothing_count_twice(
@@ -170,7 +175,7 @@ def test_a_compaction_that_was_cut_short_makes_nothing_count_twice(
     """Joined rows are there, and those that they were joined from are not forgotten yet."""
     told = tmp_path / "told"
     asyncio.run(happen(98, told, 60))
-    segments = _in_six(told)
+    segments = in_six(told)
     pipeline = Pipeline(Lake(spark, str(tmp_path / "lake")).open())
     pipeline.derive = lambda days: None  # type: ignore[method-assign]
     for number, some in enumerate((segments[::2], segments[1::2])):
@@ -179,69 +184,13 @@ def test_a_compaction_that_was_cut_short_makes_nothing_count_twice(
     pipeline.lake.forget = lambda table, partition: None  # type: ignore[method-assign]
     assert pipeline.compact() >= 1
     Pipeline(pipeline.lake).rebuild()
-    _compare(pipeline.lake, told)
+    compare(pipeline.lake, told)
 
 
 def test_a_lake_of_another_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"version": 99}')
     with pytest.raises(Exception, match="of version 99, and this release writes"):
         Lake(spark, str(tmp_path)).open()
-
-
-def _in_six(told: Path) -> list[Path]:
-    """The lines of a directory in six segments, however its writer cut them."""
-    paths = sorted(told.glob("events-*.jsonl"))
-    lines = [each for path in paths for each in path.read_text().splitlines(keepends=True)]
-    cut = -(-len(lines) // 6)
-    paths = [told / f"events-{'d' * 32}-{place:012d}.jsonl" for place in range(6)]
-    for place, path in enumerate(paths):
-        path.write_text("".join(lines[place * cut : (place + 1) * cut]))
-    return paths
-
-
-def _compare(lake: Lake, events: Path) -> None:
-    lines = [each for each in recount.lines_of(events) if "at" in each and "position" in each]
-    wanted = recount.queue_minutes(lines)
-    minutes = lake.read("gold.queue_minutes")
-    assert minutes is not None
-    rows = minutes.withColumn("minute", f.unix_millis("minute")).collect()
-    assert {(row.tenant, row.queue, row.minute) for row in rows} == set(wanted)
-    for row in rows:
-        cell = wanted[row.tenant, row.queue, row.minute]
-        for name in (*_COUNTS, "bytes", "backlog"):
-            assert row[name] == cell[name], (name, row)
-        for name in _TIMES:
-            assert row[name] == cell.get(name), (name, row)
-    assert _errors(lake) == _marked(recount.errors(lines))
-    workers = lake.read("gold.workers")
-    assert workers is not None
-    found = workers.withColumn("minute", f.unix_millis("minute")).collect()
-    assert {(r.tenant, r.worker, r.minute): (r.busy_ms, r.jobs, r.failures) for r in found} == (
-        recount.workers(lines)
-    )
-
-
-_COUNTS = ("pushed", "claimed", "completed", "failed", "retried", "dead", "cancelled", "expired")
-_TIMES = [f"{which}_{label}" for which in ("wait", "run") for label in ("p50", "p95", "p99")]
-
-
-def _errors(lake: Lake) -> dict[tuple[Any, ...], tuple[int, int]]:
-    table = lake.read("gold.errors")
-    if table is None:
-        return {}
-    rows = table.withColumn("hour", f.unix_millis("hour")).collect()
-    return {(r.tenant, r.queue, r.hour, r.fingerprint): (r.failures, r.dead) for r in rows}
-
-
-def _marked(
-    found: dict[tuple[str, str, int, str, str], tuple[int, int]],
-) -> dict[tuple[Any, ...], Any]:
-    merged: dict[tuple[Any, ...], tuple[int, int]] = {}
-    for (tenant, queue, hour, kind, message), (failures, dead) in found.items():
-        spot = (tenant, queue, hour, fingerprint(JobError(kind=kind, message=message)))
-        known = merged.get(spot, (0, 0))
-        merged[spot] = known[0] + failures, known[1] + dead
-    return merged
 
 
 def _rows(lake: Lake, table: str) -> list[Row]:

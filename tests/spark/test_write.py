@@ -11,6 +11,7 @@ from penstock.model.errors import Invalid, PenstockError, Unauthenticated, Unava
 from penstock.model.job import JobSpec
 from penstock.model.store import Store
 from penstock.spark.plainly import plainly
+from penstock.spark.source import PenstockSource
 from tests.spark.served import Served, served
 
 
@@ -271,42 +272,51 @@ def test_a_row_that_the_store_refuses_ends_the_write_with_nothing_written(
 # -- bad input ends in a sentence ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("query", "said", "sentence"),
-    [
-        ("SELECT 1 AS a", {"url": None}, "url: is required"),
-        ("SELECT 1 AS a", {"queue": None}, "queue: is required"),
-        ("SELECT 1 AS a", {"queue": "two words"}, "queue: "),
-        ("SELECT 1 AS a", {"ulr": "x"}, "ulr: there is no such option; did you mean 'url'?"),
-        ("SELECT 1 AS a", {"codec": "xml"}, "codec: 'xml' is not one of json, msgpack, bytes"),
-        ("SELECT 1 AS a", {"in_flight": "0"}, "in_flight: '0' is not a whole number"),
-        ("SELECT 1 AS a", {"backoff": "{"}, "backoff: '{' is no backoff"),
-        (
-            "SELECT 1 AS a",
-            {"url": "sqlite:///jobs.db"},
-            "url: 'sqlite:///jobs.db' is a store of one",
-        ),
-        ("SELECT 1 AS a", {"url": "memory://"}, "run `penstock serve --url memory://`"),
-        ("SELECT 1 AS a", {"codec": "bytes"}, "codec: bytes needs a column `payload`"),
-        ("SELECT 1 AS priority", {}, "payload: there is no such column"),
-        ("SELECT '1' AS payload, 2 AS b, 3 AS c", {}, "payload: is the payload, so b, c would be"),
-        (
-            "SELECT 1 AS a, 'high' AS priority",
-            {},
-            "priority: is a column of type string; it has to",
-        ),
-        ("SELECT 1 AS a, 'soon' AS run_at", {}, "run_at: is a column of type string"),
-        ("SELECT 1 AS a, 'x' AS tags", {}, "tags: is a column of type string"),
-        ("SELECT X'00' AS a", {}, "a: is of type binary, which has no JSON form; base64() gives"),
-        ("SELECT double('NaN') AS a", {}, "a: has NaN or an infinity in it"),
-        ("SELECT 1 AS a, 9999999999 AS priority", {}, "priority: "),
-    ],
-)
+# Refused when Spark makes the writer, before anything is done.
+PLANNED = [
+    ("SELECT 1 AS a", {"url": None}, "url: is required"),
+    ("SELECT 1 AS a", {"queue": None}, "queue: is required"),
+    ("SELECT 1 AS a", {"queue": "two words"}, "queue: "),
+    ("SELECT 1 AS a", {"ulr": "x"}, "ulr: there is no such option; did you mean 'url'?"),
+    ("SELECT 1 AS a", {"codec": "xml"}, "codec: 'xml' is not one of json, msgpack, bytes"),
+    ("SELECT 1 AS a", {"in_flight": "0"}, "in_flight: '0' is not a whole number"),
+    ("SELECT 1 AS a", {"backoff": "{"}, "backoff: '{' is no backoff"),
+    ("SELECT 1 AS a", {"url": "sqlite:///jobs.db"}, "url: 'sqlite:///jobs.db' is a store of one"),
+    ("SELECT 1 AS a", {"url": "memory://"}, "run `penstock serve --url memory://`"),
+    ("SELECT 1 AS a", {"codec": "bytes"}, "codec: bytes needs a column `payload`"),
+    ("SELECT 1 AS priority", {}, "payload: there is no such column"),
+    ("SELECT '1' AS payload, 2 AS b, 3 AS c", {}, "payload: is the payload, so b, c would be"),
+    ("SELECT 1 AS a, 'high' AS priority", {}, "priority: is a column of type string; it has to"),
+    ("SELECT 1 AS a, 'soon' AS run_at", {}, "run_at: is a column of type string"),
+    ("SELECT 1 AS a, 'x' AS tags", {}, "tags: is a column of type string"),
+    ("SELECT X'00' AS a", {}, "a: is of type binary, which has no JSON form; base64() gives"),
+]
+# Seen by a task, when it has the rows.
+ROWS: list[tuple[str, dict[str, Any], str]] = [
+    ("SELECT double('NaN') AS a", {}, "a: has NaN or an infinity in it"),
+    ("SELECT 1 AS a, 9999999999 AS priority", {}, "priority: "),
+]
+
+
+@pytest.mark.parametrize(("query", "said", "sentence"), [*PLANNED[3::5], *ROWS])
 def test_bad_input_is_told_in_one_sentence(
     spark: SparkSession, server: Served, query: str, said: dict[str, Any], sentence: str
 ) -> None:
+    """All the way through Spark: of what is refused early, some."""
     options = {"url": server.url, "queue": "q"} | said
     assert sentence in refused(spark.sql(query), Invalid, **options)
+
+
+@pytest.mark.parametrize(("query", "said", "sentence"), PLANNED)
+def test_bad_input_is_refused_before_anything_is_done(
+    spark: SparkSession, query: str, said: dict[str, Any], sentence: str
+) -> None:
+    """Where Spark calls us, which costs a second or two when it does so itself."""
+    options = {"url": "penstock://127.0.0.1:9", "queue": "q"} | said
+    source = PenstockSource({key: value for key, value in options.items() if value is not None})
+    with pytest.raises(Invalid) as told:
+        source.writer(spark.sql(query).schema, False)
+    assert sentence in str(told.value)
 
 
 def test_a_server_that_is_not_there_is_told_in_one_sentence(spark: SparkSession) -> None:

@@ -89,6 +89,59 @@ def test_where_there_is_no_store_the_doctor_says_so(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def lake_of(place: Path, *segments: str) -> Path:
+    """A lake whose step 0 took in the first of these segments, and whose step 1 was cut short."""
+    checkpoint = place / "lake" / "_checkpoint"
+    for log in ("offsets", "commits", "sources/0"):
+        (checkpoint / log).mkdir(parents=True)
+    for number, name in enumerate(segments):
+        entry = {"path": f"file://{place}/events%20here/{name}", "timestamp": 1, "batchId": number}
+        (checkpoint / "sources" / "0" / str(number)).write_text(f"v1\n{json.dumps(entry)}")
+        offset = json.dumps({"logOffset": number})
+        (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{offset}")
+    (checkpoint / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    steps = [{"at": "2026-11-16T07:08:12+00:00", "step": 0, "lines": 7, "bad": 0}]
+    manifest = {"version": 1, "steps": [*steps, {"at": "later", "step": "compact", "days": 1}]}
+    (place / "lake" / "manifest.json").write_text(json.dumps(manifest))
+    (place / "events here").mkdir()
+    return place / "events here"
+
+
+SEGMENTS = [f"events-{'a' * 32}-{number:012d}.jsonl" for number in (1, 5, 9)]
+
+
+def test_the_doctor_tells_how_a_lake_is_doing(tmp_path: Path) -> None:
+    events = lake_of(tmp_path, *SEGMENTS[:2])
+    for name in SEGMENTS:  # what no step has begun with counts as well
+        (events / name).write_text("x" * 10)
+    words = ("doctor", f"sqlite:///{tmp_path}/none", "--lake", f"{tmp_path}/lake")
+    code, said, _ = run(*words, "--json")
+    lake = json.loads(said)["lake"]
+    assert (code, lake["version"], lake["days"], lake["bad_lines"]) == (0, 1, 0, 0)
+    assert (lake["unread"], lake["cut_short"]) == ({"segments": 2, "bytes": 20}, True)
+    assert (lake["behind_s"] < 60, lake["events"]) == (True, [str(events)])
+    assert lake["last_step"]["lines"] == 7
+    code, said, _ = run(*words)
+    assert (code, "unread       segments 2, bytes 20" in said) == (0, True)
+
+
+def test_the_doctor_misses_segments_that_a_step_needs_again(tmp_path: Path) -> None:
+    lake_of(tmp_path, *SEGMENTS[:2])
+    code, _, said = run("doctor", f"sqlite:///{tmp_path}/none", "--lake", f"{tmp_path}/lake")
+    assert code == 1
+    assert "1 of the segments that it would be done again with are gone" in said
+
+
+@pytest.mark.parametrize(
+    ("lake", "says"), [("none", "there is no directory"), ("s3a://lake", "no directory of this")]
+)
+def test_the_doctor_says_why_a_lake_cannot_be_looked_at(
+    lake: str, says: str, tmp_path: Path
+) -> None:
+    code, _, said = run("doctor", f"sqlite:///{tmp_path}/none", "--lake", lake)
+    assert (code, says in said) == (1, True)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_backup_verify_and_restore_from_the_command_line(scheme: str, tmp_path: Path) -> None:
     filled(f"{scheme}:///{tmp_path}/store")

@@ -1,4 +1,4 @@
-"""`penstock doctor`: what this machine has, how a store is doing, and whether it is sound.
+"""`penstock doctor`: what this machine has, how a store and a lake are doing, and whether they are sound.
 
 It opens a store for reading only, whoever owns it, and changes nothing.
 """
@@ -17,6 +17,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.policy import DEFAULT_CAPS
 from penstock.open import journal_at
 from penstock.spark.needs import needs
+from penstock.spark.state import state_of
 from penstock.stores.backup import inspect
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.ownership import owner_of
@@ -26,7 +27,7 @@ from penstock.stores.journal.space import file_system
 PARTS: Final = ("msgspec", "apsw", "cronsim", "uvloop", "rocksdict", "typer")
 
 
-def doctor(url: str, *, check: bool, as_json: bool) -> int:
+def doctor(url: str, *, lake: str | None, check: bool, as_json: bool) -> int:
     """Answers the exit code: 0 if nothing is wrong."""
     report: dict[str, Any] = {"machine": _machine(), "spark": needs()}
     problems: list[str] = []
@@ -41,6 +42,12 @@ def doctor(url: str, *, check: bool, as_json: bool) -> int:
                 store["checked"] = {"jobs": found.jobs, "chunks": found.chunks}
     except (PenstockError, JournalError) as error:
         problems.append(str(error))
+    if lake is not None:
+        try:
+            report["lake"], found_wrong = state_of(lake)
+            problems += found_wrong
+        except (PenstockError, OSError) as error:
+            problems.append(str(error))
     report["problems"] = problems
     if as_json:
         print(json.dumps(report, indent=2))
@@ -94,7 +101,7 @@ def _state(journal: Journal) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    for title in ("machine", "spark", "store"):
+    for title in ("machine", "spark", "store", "lake"):
         if title in report:
             print(title)
             for name, value in report[title].items():
@@ -113,19 +120,22 @@ def _said(value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(value) or "nothing"
     if isinstance(value, dict):
-        return ", ".join(f"{name} {n:,}" for name, n in value.items()) or "none"
+        return ", ".join(f"{name} {_said(n)}" for name, n in value.items()) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def command(
     url: Annotated[str, typer.Argument(help="The store to look at.")] = "sqlite:///penstock.db",
+    lake: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Tables of a pipeline to look at as well.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Replay the log, recount everything, read all.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what this machine has and how a store is doing; change nothing."""
-    raise typer.Exit(doctor(url, check=check, as_json=as_json))
+    raise typer.Exit(doctor(url, lake=lake, check=check, as_json=as_json))
 
 
 def add(app: typer.Typer) -> None:

@@ -112,8 +112,12 @@ class Lake:
         path = self._hadoop.Path(f"{self.root}/manifest.json")
         if not self._files.exists(path):
             return {}
-        lines = self.spark.read.text(str(path.toString()), wholetext=True).collect()
-        return json.loads(lines[0][0])  # type: ignore[no-any-return]
+        stream = self._files.open(path)
+        try:
+            text = self.spark._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")  # type: ignore[union-attr]
+        finally:
+            stream.close()
+        return json.loads(text)  # type: ignore[no-any-return]
 
     def note(self, **step: Any) -> None:
         """Write down what a step did. The manifest is for people: nothing rests on it."""

@@ -131,7 +131,8 @@ class Pipeline:
 
     def derive(self, days: Iterable[date]) -> None:
         """Silver and gold of these days, from bronze."""
-        days = sorted(days)
+        days = set(days)
+        days = sorted(days | self._torn(days))
         events = self.lake.read("bronze.events", days) if days else None
         if events is None:
             return
@@ -155,6 +156,18 @@ class Pipeline:
         if any(len(each) > 1 and each[0] < 0 for each in batches):
             return events.dropDuplicates(list(bronze.IDENTITY)).persist()
         return events
+
+    def _torn(self, days: set[date]) -> set[date]:
+        """Days whose minutes a killed step had taken away and not put back.
+
+        It gave them a new backlog without an event of theirs, so nothing else says that they are
+        to be made again. Spark replaces a partition by deleting it first.
+        """
+        first = min(days, default=None)
+        if first is None or not self.lake.has("gold.queue_minutes"):
+            return set()
+        missing = set(self.lake.days("bronze.events")) - set(self.lake.days("gold.queue_minutes"))
+        return {day for day in missing if day > first}
 
     def _minutes(self, minutes: DataFrame, days: list[date]) -> None:
         """What is left at the end of a minute is less or more in every later one."""

@@ -1,16 +1,27 @@
-"""Plots as SVG text: lines over time, and bars of shares."""
+"""Plots as text: lines over time, in SVG that is stretched to whatever width there is.
+
+What is written beside the lines is HTML, which is not stretched: it can be read on a telephone too.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from html import escape
-from math import log10
+from math import floor, log10
 from typing import Final
 
 import msgspec
 
-WIDTH: Final = 1_040
-HEIGHT: Final = 220
-LEFT, RIGHT, TOP, BOTTOM = 64, 8, 8, 22
+WIDE, HIGH = 1_000, 100  # units of the drawing, whatever size it is shown in
+LABELS: Final = 6  # of times, at most
+TIMES_S: Final = (
+    *(60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200),
+    *(86_400 * days for days in (1, 2, 7, 14, 28, 91, 364)),
+)
+DURATIONS_MS: Final = (
+    *(1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000),
+    *(86_400_000 * 10**power for power in range(4)),
+)
+DOTTED: Final = 40  # points, up to which each is marked
 COLOURS: Final = (
     *("#2563eb", "#059669", "#d97706", "#dc2626"),
     *("#7c3aed", "#0891b2", "#be185d", "#65a30d"),
@@ -20,95 +31,120 @@ COLOURS: Final = (
 class Line(msgspec.Struct, frozen=True):
     name: str
     values: Sequence[float | None]  # None: nothing to be drawn there
+    rest: bool = False  # of everything that has no line of its own
 
 
-def plot(times: Sequence[datetime], lines: Sequence[Line], *, log: bool = False) -> str:
-    """Lines over the same times, with a scale that begins at nothing, or a logarithmic one."""
-    most = max((value or 0 for line in lines for value in line.values), default=0) or 1
-    ticks = _decades(most) if log else _steps(most)
-    top = ticks[-1]
+def plot(times: Sequence[datetime], lines: Sequence[Line], *, durations: bool = False) -> str:
+    """Lines over the same times, evenly apart; durations on a logarithmic scale of milliseconds."""
+    values = [value for line in lines for value in line.values if value is not None]
+    ticks = _durations(values) if durations else _steps(max(values, default=0) or 1)
+    low, top = ticks[0], ticks[-1]
 
     def height(value: float) -> float:
-        share = log10(max(value, 1)) / (log10(max(top, 10)) or 1) if log else value / top
-        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
+        return log10(max(value, low) / low) / log10(top / low) if durations else value / top
 
     def across(place: int) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (place / max(len(times) - 1, 1))
+        return place / (len(times) - 1) if len(times) > 1 else 0.5
 
-    parts = [
-        f"<line class=grid x1={LEFT} x2={WIDTH - RIGHT} y1={height(tick):.1f} y2={height(tick):.1f} />"
-        f"<text x={LEFT - 6} y={height(tick) + 4:.1f} text-anchor=end>{_number(tick)}</text>"
-        for tick in ticks
-    ]
-    for place in _labelled(len(times)):
-        anchor = "start" if place == 0 else "end" if place == len(times) - 1 else "middle"
-        parts.append(
-            f"<text x={across(place):.1f} y={HEIGHT - 6} text-anchor={anchor}>"
-            f"{times[place]:%m-%d %H:%M}</text>"
-        )
-    for place, line in enumerate(lines):
-        parts.append(
-            f'<path class="line c{place % len(COLOURS)}" d="{_path(line, across, height)}" />'
-        )
+    says = duration if durations else _number
+    grid = "".join(f"<line class=grid x2={WIDE} {_at(height(tick))} />" for tick in ticks)
+    scale = "".join(f"<span style=bottom:{height(tick):.1%}>{says(tick)}</span>" for tick in ticks)
+    paths = "".join(
+        _drawn(line, _colour(place, line), across, height) for place, line in enumerate(lines)
+    )
     legend = "".join(
-        f"<span class=c{place % len(COLOURS)}><i></i>{escape(line.name)}</span>"
+        f'<span class="{_colour(place, line)}"><i></i>{escape(line.name)}</span>'
         for place, line in enumerate(lines)
     )
-    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role=img>{"".join(parts)}</svg>'
-    return f"{svg}<div class=legend>{legend}</div>"
+    return (
+        f"<div class=plot><div class=scale>{scale}</div>"
+        f'<svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio=none aria-hidden=true>{grid}{paths}</svg>'
+        f"<div class=times>{_times(times, across)}</div></div><div class=legend>{legend}</div>"
+    )
 
 
-def bars(shares: Sequence[tuple[str, float]]) -> str:
-    """A bar for each name, from nothing to all."""
-    if not shares:
-        return ""
-    step, left = 20, 220
-    parts = []
-    for place, (name, share) in enumerate(shares):
-        y = place * step
-        width = (WIDTH - left - 60) * min(max(share, 0), 1)
-        parts.append(
-            f"<text x={left - 8} y={y + 14} text-anchor=end>{escape(name[-34:])}</text>"
-            f'<rect class="bar c0" x={left} y={y + 4} width={width:.1f} height={step - 8} rx=3 />'
-            f"<text x={left + width + 6:.1f} y={y + 14}>{share:.0%}</text>"
+def _at(height: float) -> str:
+    y = f"{HIGH * (1 - height):.1f}"
+    return f"y1={y} y2={y}"
+
+
+def _colour(place: int, line: Line) -> str:
+    return "rest" if line.rest else f"c{place % len(COLOURS)}"
+
+
+def _times(times: Sequence[datetime], across: Callable[[int], float]) -> str:
+    """Round ones; the day only where it is another one than before; the ends stay within the plot."""
+    made, day = [], None
+    for place in _round(times):
+        when, where = times[place], across(place)
+        edge = " class=left" if where < 0.05 else " class=right" if where > 0.95 else ""
+        said = (
+            f"{when:%H:%M}" if when.date() == day else f"<b>{when:%b} {when.day}</b> {when:%H:%M}"
         )
-    return f'<svg viewBox="0 0 {WIDTH} {step * len(shares)}" role=img>{"".join(parts)}</svg>'
+        day = when.date()
+        made.append(f"<span{edge} style=left:{where:.1%}>{said}</span>")
+    return "".join(made)
 
 
-def _path(line: Line, across: Callable[[int], float], height: Callable[[float], float]) -> str:
-    made, pen = [], "M"
+def _round(times: Sequence[datetime]) -> list[int]:
+    """The places of a few times that are round, or of the first one if none is."""
+    seconds = [int(each.timestamp()) for each in times]
+    for step in TIMES_S:
+        found = [
+            place
+            for place, second in enumerate(seconds)
+            if place == 0 or second // step != seconds[place - 1] // step
+        ]
+        if seconds[0] % step:
+            found = found[1:]  # a step began before it
+        if len(found) <= LABELS:
+            return found or [0]
+    return [0]
+
+
+def _drawn(
+    line: Line, colour: str, across: Callable[[int], float], height: Callable[[float], float]
+) -> str:
+    """A path, and dots where it would not be seen, or where there are few points."""
+    path, dots, pen = [], [], "M"
+    alone = _alone(line.values)
     for place, value in enumerate(line.values):
         if value is None:
             pen = "M"
             continue
-        made.append(f"{pen}{across(place):.1f} {height(value):.1f}")
+        point = f"{WIDE * across(place):.1f} {HIGH * (1 - height(value)):.1f}"
+        path.append(pen + point)
+        if place in alone or len(line.values) <= DOTTED:
+            dots.append(f"M{point}h0")  # a stroke without length is a dot, since its ends are round
         pen = "L"
-    if len(made) == 1:  # a single point would not be seen
-        made.append("h2")
-    return "".join(made)
+    made = f'<path class="line {colour}" d="{"".join(path)}" />'
+    return made + (f'<path class="line dots {colour}" d="{"".join(dots)}" />' if dots else "")
+
+
+def _alone(values: Sequence[float | None]) -> set[int]:
+    """Points with nothing on either side, of which no line would be seen."""
+    around = [None, *values, None]
+    return {
+        place
+        for place, value in enumerate(values)
+        if value is not None and around[place] is None and around[place + 2] is None
+    }
 
 
 def _steps(most: float) -> list[float]:
     """0 and up to five round numbers, the last of which nothing exceeds."""
-    size = 10.0 ** int(log10(most)) if most >= 1 else 0.1
-    for step in (size / 5, size / 2, size, size * 2, size * 5):
-        if most <= 5 * step:
-            break
+    size = 10.0 ** floor(log10(most))
+    step = next(each for each in (size / 5, size / 2, size, size * 2) if most <= 5 * each)
     many = int(-(-most // step))
     return [step * place for place in range(many + 1)]
 
 
-def _decades(most: float) -> list[float]:
-    ticks = [1.0]
-    while ticks[-1] < most:
-        ticks.append(ticks[-1] * 10)
-    return ticks if len(ticks) > 1 else [1.0, 10.0]
-
-
-def _labelled(many: int) -> list[int]:
-    if many <= 1:
-        return list(range(many))
-    return sorted({round(place * (many - 1) / 5) for place in range(6)})
+def _durations(values: Sequence[float]) -> list[float]:
+    """Round ones around all of these."""
+    low, high = min(values, default=1), max(values, default=1)
+    below = [each for each in DURATIONS_MS if each <= low] or [1]
+    above = [each for each in DURATIONS_MS if each >= high and each > below[-1]]
+    return [float(each) for each in DURATIONS_MS if below[-1] <= each <= (above or DURATIONS_MS)[0]]
 
 
 def _number(value: float) -> str:
@@ -116,3 +152,14 @@ def _number(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
+
+
+def duration(ms: float) -> str:
+    """Milliseconds in the unit that people would say them in."""
+    if ms < 1_000:
+        return f"{ms:g} ms"
+    for size, unit, until in ((1_000, "s", 60_000), (60_000, "min", 3_600_000)):
+        if ms < until:
+            return f"{round(ms / size, 1):g} {unit}"
+    hours = ms / 3_600_000
+    return f"{round(hours, 1):g} h" if hours < 48 else f"{round(hours / 24, 1):,g} days"
