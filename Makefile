@@ -20,6 +20,8 @@ CODE = $(wildcard src tests benchmarks tools) $(if $(wildcard examples/*.py),exa
 BENCHMARKS = $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests and benchmarks start hundreds of processes: what they import is compiled once, not in each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

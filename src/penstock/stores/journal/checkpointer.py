@@ -15,9 +15,8 @@ from penstock.kernel.kernel import Kernel
 from penstock.stores.journal.base import Batch, Row
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.recovery import CheckpointFact
+from penstock.stores.journal.settings import LOG_BYTES, RECORDS
 
-LOG_BYTES: Final = 64 << 20  # of log behind the last checkpoint before the next one is due
-RECORDS: Final = 200_000
 SLICE: Final = 32 << 10  # bytes of rows that a batch takes along: about a block
 CLEANED: Final = 256  # objects whose older rows a batch takes away
 

@@ -5,10 +5,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from penstock.model.store import Durability
-from penstock.stores.journal.checkpointer import LOG_BYTES, RECORDS
 from penstock.stores.journal.space import RESERVE
 
 CACHE_BYTES: Final = 64 << 20
+LOG_BYTES: Final = 64 << 20  # of log behind the last checkpoint before the next one is due
+RECORDS: Final = 200_000
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
