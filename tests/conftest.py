@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 # Helpers assert too; without this their failures would show no values.
 pytest.register_assert_rewrite(
-    "tests.cli", "tests.conformance", "tests.faults", "tests.history", "tests.oracle"
+    "tests.cli", "tests.conformance", "tests.faults", "tests.history", "tests.oracle", "tests.spark"
 )
 
 # No deadline: these machines are noisy, and a slow example is not a wrong one.
