@@ -60,11 +60,12 @@ class Rest(Coroutine[Any, Any, T]):
         return awaited
 
     def _end(self, end: BaseException) -> NoReturn:
-        assert self.over is not None
+        over, self.over = self.over, None  # which knows our task: nothing is to keep itself alive
+        assert over is not None
         if isinstance(end, StopIteration):
-            self.over(end.value, None)
+            over(end.value, None)
         else:
-            self.over(None, end)
+            over(None, end)
         raise StopIteration from None
 
     def throw(self, *error: Any) -> Any:
