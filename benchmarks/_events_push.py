@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import uvloop
+
 from benchmarks._measure import Figure, clock_ns, interleave
 from penstock.events.log import EventLog
 from penstock.events.reader import read_segment
@@ -138,7 +140,7 @@ def measure(chosen: Sequence[Case], directory: Path, rounds: int) -> list[Figure
     """ns per call of every case, whoever hears of it, in turn."""
     takes: dict[str, Callable[[], Sequence[float]]] = {}
     with ExitStack() as stack:
-        runner = stack.enter_context(asyncio.Runner())
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         for number, case in enumerate(chosen):
             for heard in HEARD:
                 subject = Subject(runner, case, directory / f"{number}-{heard}", heard)
@@ -172,7 +174,7 @@ def _name(case: Case, heard: str) -> str:
 
 def line_sizes(directory: Path, batch: int) -> dict[str, float]:
     """Bytes of an event line on the disk, by kind."""
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         subject = Subject(runner, Case("memory", batch, "cycle"), directory, "log")
         subject.take()
         subject.close()

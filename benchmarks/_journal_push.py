@@ -1,7 +1,8 @@
 """Durable pushes beside the raw limit of the same bytes, in turn, on the same medium.
 
-So many pushes are in flight all the time. The bare engines get the bytes of as many pushes in one
-commit: the log records and payloads that the journal was given for one push, times that number.
+So many pushes are in flight all the time, on the kind of loop that servers and apps run a store on.
+The bare engines get the bytes of as many pushes in one commit: the log records and payloads that
+the journal was given for one push, times that number.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import uvloop
 
 from benchmarks._journal_raw import BareFile, BareRocks, BareSqlite, Raw
 from benchmarks._measure import Figure, interleave
@@ -138,7 +141,7 @@ def measure(cases: Sequence[Case], directory: Path, rounds: int) -> list[Figure]
     takes: dict[str, Callable[[], Sequence[float]]] = {}
     sizes: dict[str, int] = {}
     with ExitStack() as stack:
-        runner = stack.enter_context(asyncio.Runner())
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         for number, case in enumerate(cases):
             data = b""
             for kind in STORES:
