@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from random import uniform
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.client.execute import DONE, BatchOutcome, Completed, Failed, Interrupted, Outcome
 from penstock.model.errors import (
@@ -176,21 +176,18 @@ class Acker:
         else:
             self._counts.failed += len(told.jobs)
             for job in told.jobs:
-                dead = job.state is State.DEAD
-                self._counts.dead += dead
-                log.log(
-                    logging.ERROR if dead else logging.WARNING,
-                    "job %d %s: %s: %s",
-                    job.id,
-                    "is dead" if dead else "failed",
-                    error.kind,
-                    error.message,
-                    extra={"job": job.id, "task": task, "queue": held.lease.queue},
-                )
+                facts = {"job": job.id, "task": task, "queue": held.lease.queue}
+                self.note(job.state is State.DEAD, f"{error.kind}: {error.message}", facts)
             if told.lost:
                 self.lost(told.lost, "their failures came too late")
         finally:
             self.told(held)
+
+    def note(self, dead: bool, why: str, facts: dict[str, Any]) -> None:
+        """An attempt failed, and with it the job or not."""
+        self._counts.dead += dead
+        level, end = (logging.ERROR, "is dead") if dead else (logging.WARNING, "failed")
+        log.log(level, "job %d %s: %s", facts["job"], end, why, extra=facts)
 
     def release(self, held: Held, ids: Sequence[int]) -> None:
         """Give jobs back unspent."""

@@ -219,15 +219,9 @@ class Dispatch:
         """The store tells nobody; but whether another attempt is left was said with the job."""
         options = job.options
         dead = bool(options.max_attempts) and job.attempt >= options.max_attempts
-        self._counts.dead += dead
-        log.log(
-            logging.ERROR if dead else logging.WARNING,
-            "job %d %s: timeout: the attempt ran longer than %s",
-            job.id,
-            "is dead" if dead else "failed",
-            say_ms(options.timeout_ms or 0),
-            extra={"job": job.id, "task": options.task, "queue": job.queue},
-        )
+        why = f"timeout: the attempt ran longer than {say_ms(options.timeout_ms or 0)}"
+        facts = {"job": job.id, "task": options.task, "queue": job.queue}
+        self._acker.note(dead, why, facts)
 
     # -- running ---------------------------------------------------------------------------------
 
