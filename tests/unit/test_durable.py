@@ -22,7 +22,7 @@ from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal import points
 from penstock.stores.journal.base import Batch
 from penstock.stores.journal.ownership import Ownership
-from penstock.stores.keeper import Keeper
+from penstock.stores.keeper import WORTH, Keeper
 from penstock.stores.stored_payloads import StoredPayloads
 from tests.durable import crash, replayed_digest
 from tests.unit.history import History
@@ -483,6 +483,25 @@ async def main():
     await store.close()
 asyncio.run(main())
 """
+
+
+@pytest.mark.parametrize(("records", "replayed"), [(WORTH + 10, False), (50, True)])
+def test_a_store_that_was_closed_opens_without_a_replay_of_much(
+    url: str, records: int, replayed: bool
+) -> None:
+    async def fill(store: EmbeddedStore) -> None:
+        run = Run.pack("q", [b"1"], JobOptions(codec="bytes"))
+        # On a loop that does nothing else, so that a commit has many of them.
+        await asyncio.gather(*(store.push(T, [run]) for _ in range(records)))
+
+    async def look(store: EmbeddedStore) -> None:
+        assert (keeper_of(store).recovered.replayed >= records) == replayed
+        assert (keeper_of(store).recovered.replayed < 10) == (not replayed)
+        (info,) = await store.queues(T, ["q"])
+        assert info.counts[State.READY] == records
+
+    on(url, fill)
+    on(url, look)
 
 
 def test_a_random_history_replays_to_the_same_digest_in_another_process(url: str) -> None:

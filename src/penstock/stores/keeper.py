@@ -35,6 +35,10 @@ log: Final = logging.getLogger("penstock.store")
 
 RESERVED: Final = 1_024  # blocks of ids reserved at a time
 SOON_S: Final = 0.2  # within which that is safe which only the event log waits for
+WORTH: Final = (
+    1_000  # records of log that are worth a checkpoint at the end: the next start is quick
+)
+LAST_S: Final = 5.0  # that it may take; without it the next start replays the log, as after a crash
 ROOM_CHECK_S: Final = 0.2  # how long we trust what we know of the disk's free space
 
 
@@ -359,6 +363,7 @@ class Keeper:
         """
         try:
             await self.backups.stop()
+            await self._last_checkpoint()
             self._closing = True
             await self.stop_sweeping()
             if self._broken is None:
@@ -369,6 +374,12 @@ class Keeper:
                 await in_a_thread(self._events.close)
         finally:
             self.let_go()
+
+    async def _last_checkpoint(self) -> None:
+        if self._broken is None and self.checkpointer.records >= WORTH:
+            with suppress(TimeoutError, Unavailable):
+                async with asyncio.timeout(LAST_S):
+                    await self.checkpoint()
 
     def let_go(self) -> None:
         """Of the threads, the files and the path, in whatever state they are."""
