@@ -23,12 +23,9 @@ def kept_key(said: str) -> KeepKey:
     if said in kept:
         return kept[said]
     try:
-        found = duration_ms(said)
+        return duration_ms(said, low_ms=1)
     except Invalid:
-        found = 0
-    if not found:
-        raise Invalid(f"{said!r} is neither one of {', '.join(kept)} nor a duration")
-    return found
+        raise Invalid(f"{said!r} is neither one of {', '.join(kept)} nor a duration") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from penstock.model.duration import duration_ms, say_ms
+from penstock.model.duration import duration_ms
 from penstock.model.errors import Invalid
 from penstock.model.job import MAX_ID
 from penstock.model.policy import MAX_DURATION_MS, MAX_LEASE_MS, MIN_LEASE_MS, Rate
@@ -71,12 +71,7 @@ def duration(help_: str, *names: str, low_ms: int = 0, high_ms: int = MAX_DURATI
     """
 
     def within(said: str) -> int:
-        found = duration_ms(said)
-        if not found and low_ms == 1:
-            raise Invalid(f"{said!r} is not longer than nothing")
-        if not low_ms <= found <= high_ms:
-            raise Invalid(f"{said!r} is not from {say_ms(low_ms)} to {say_ms(high_ms)}")
-        return found
+        return duration_ms(said, low_ms=low_ms, high_ms=high_ms)
 
     return typer.Option(*names, parser=read(within), metavar="DURATION", help=help_)
 

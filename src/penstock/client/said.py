@@ -19,7 +19,7 @@ from penstock.model.checks_values import (
     check_text,
     show,
 )
-from penstock.model.duration import Duration, duration_ms, say_ms
+from penstock.model.duration import Duration, duration_ms
 from penstock.model.errors import Invalid
 from penstock.model.job import MAX_DEPENDENCIES, MAX_ID
 from penstock.model.policy import MAX_LEASE_MS, MIN_LEASE_MS, Backoff
@@ -41,18 +41,11 @@ def in_words(error: Invalid) -> Invalid:
 
 def some_time(said: Duration, field: str) -> int:
     """A duration that is longer than nothing."""
-    found = duration_ms(said, field)
-    if not found:
-        raise Invalid(f"{show(said)} is not longer than nothing", field)
-    return found
+    return duration_ms(said, field, low_ms=1)
 
 
 def lease_time(said: Duration, field: str) -> int:
-    found = duration_ms(said, field)
-    if not MIN_LEASE_MS <= found <= MAX_LEASE_MS:
-        low, high = say_ms(MIN_LEASE_MS), say_ms(MAX_LEASE_MS)
-        raise Invalid(f"{say_ms(found)} is not from {low} to {high}", field)
-    return found
+    return duration_ms(said, field, low_ms=MIN_LEASE_MS, high_ms=MAX_LEASE_MS)
 
 
 def instant_ms(said: datetime | int | None, field: str = "run_at") -> int | None:

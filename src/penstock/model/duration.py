@@ -24,8 +24,17 @@ _SAID: Final = re.compile(
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def duration_ms(said: Duration, field: str = "duration") -> int:
-    """Milliseconds, to the nearest one; what is longer than nothing is at least one."""
+def duration_ms(
+    said: Duration,
+    field: str = "duration",
+    *,
+    low_ms: int = 0,
+    high_ms: int = MAX_DURATION_MS,
+) -> int:
+    """Milliseconds, to the nearest one; what is longer than nothing is at least one.
+
+    Raises Invalid for what is no duration, or not from `low_ms` to `high_ms`.
+    """
     value: object = said  # callers without types say anything
     if isinstance(value, str):
         exact: Decimal | float = _read(value, field)
@@ -38,7 +47,12 @@ def duration_ms(said: Duration, field: str = "duration") -> int:
     # Also false for what is not a number; compared before it is rounded, which has no infinity.
     if not 0 <= exact <= MAX_DURATION_MS:
         raise Invalid(f"{_shown(said)} is not from 0 to {MAX_DURATION_MS // DAY_MS}d", field)
-    return max(round(exact), 1) if exact else 0
+    found = max(round(exact), 1) if exact else 0
+    if not found and low_ms == 1:
+        raise Invalid(f"{_shown(said)} is not longer than nothing", field)
+    if not low_ms <= found <= high_ms:
+        raise Invalid(f"{_shown(said)} is not from {say_ms(low_ms)} to {say_ms(high_ms)}", field)
+    return found
 
 
 def say_ms(ms: int) -> str:

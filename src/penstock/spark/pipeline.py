@@ -131,8 +131,8 @@ class Pipeline:
 
     def derive(self, days: Iterable[date]) -> None:
         """Silver and gold of these days, from bronze."""
-        days = set(days)
-        days = sorted(days | self._torn(days))
+        touched = set(days)
+        days = sorted(touched | self._torn(touched))
         events = self.lake.read("bronze.events", days) if days else None
         if events is None:
             return

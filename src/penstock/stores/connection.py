@@ -30,7 +30,7 @@ from penstock.protocol.audited import INTERRUPTED, REFUSED, audited
 from penstock.protocol.command import Answer, Encoding, Refusal, ReqId, Request
 from penstock.protocol.framing import BRACE, HEADER, BadFrame, Frames, Message
 from penstock.protocol.table import name_of
-from penstock.stores.eager import Rest, begin
+from penstock.stores.eager import begin, tell
 from penstock.stores.face import ENCODERS, Face
 from penstock.stores.forking import not_for_children
 
@@ -360,9 +360,7 @@ class Connection(asyncio.Protocol):
         self._large += request.large
         if reply is None:
             self._numbered[number] = held
-        rest = task.get_coro()
-        assert isinstance(rest, Rest)
-        rest.over = partial(self._done, held)
+        tell(task, partial(self._done, held))
 
     def _done(self, held: Held, answer: Answer | Refusal, error: BaseException | None) -> None:
         """It has come to its end, in this very step."""

@@ -10,9 +10,10 @@ cancelled from the first instant on.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+Over = Callable[[Any, BaseException | None], None]
 
 
 def begin(call: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
@@ -25,10 +26,19 @@ def begin(call: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
         # A future is marked when it is awaited and unmarked by the task that takes it up. That is
         # a turn from now; others may await the same one until then, and must not find it marked.
         awaited._asyncio_future_blocking = False
-    return asyncio.get_running_loop().create_task(Rest(call, awaited))
+    return asyncio.get_running_loop().create_task(_Rest(call, awaited))
 
 
-class Rest(Coroutine[Any, Any, T]):
+def tell(task: "asyncio.Task[Any]", over: Over) -> None:
+    """Have `over` hear how a task that `begin` made ends, in its last step: a turn of the loop before
+    the callbacks of the task. It is told (answer, None), or (None, what was raised); the task itself
+    answers nothing then."""
+    rest = task.get_coro()
+    assert isinstance(rest, _Rest)
+    rest.over = over
+
+
+class _Rest(Coroutine[Any, Any, T]):
     """A coroutine that has made its first step, and waits for what that gave."""
 
     __slots__ = ("_awaited", "_call", "_told", "over")
@@ -37,20 +47,10 @@ class Rest(Coroutine[Any, Any, T]):
         self._call = call
         self._awaited = awaited
         self._told = False  # whether the task knows what it waits for
-        # Whoever is to hear in the last step itself how it ended, a turn of the loop before the
-        # callbacks of the task: (answer, None), or (None, what was raised). Its task answers
-        # nothing then.
-        self.over: Callable[[Any, BaseException | None], None] | None = None
+        self.over: Over | None = None
 
     def send(self, value: Any) -> Any:
-        if not self._told:
-            return self._tell()
-        if self.over is None:
-            return self._call.send(value)
-        try:
-            return self._call.send(value)
-        except BaseException as end:  # noqa: BLE001 - told to whoever wants to know
-            self._end(end)
+        return self._step(self._call.send, value) if self._told else self._tell()
 
     def _tell(self) -> Any:
         self._told = True
@@ -59,14 +59,18 @@ class Rest(Coroutine[Any, Any, T]):
             awaited._asyncio_future_blocking = True
         return awaited
 
-    def _end(self, end: BaseException) -> NoReturn:
-        over, self.over = self.over, None  # which knows our task: nothing is to keep itself alive
-        assert over is not None
-        if isinstance(end, StopIteration):
-            over(end.value, None)
-        else:
-            over(None, end)
-        raise StopIteration from None
+    def _step(self, make: Callable[..., Any], *said: Any) -> Any:
+        if self.over is None:
+            return make(*said)
+        try:
+            return make(*said)
+        except BaseException as end:  # noqa: BLE001 - told to whoever wants to know
+            over, self.over = self.over, None  # it knows our task: nothing is to keep itself alive
+            if isinstance(end, StopIteration):
+                over(end.value, None)
+            else:
+                over(None, end)
+            raise StopIteration from None
 
     def throw(self, *error: Any) -> Any:
         if not self._told and self._awaited is not None and self._awaited.cancel():
@@ -75,12 +79,7 @@ class Rest(Coroutine[Any, Any, T]):
             return self._tell()
         self._told = True
         self._awaited = None
-        if self.over is None:
-            return self._call.throw(*error)
-        try:
-            return self._call.throw(*error)
-        except BaseException as end:  # noqa: BLE001
-            self._end(end)
+        return self._step(self._call.throw, *error)
 
     def close(self) -> None:
         self._call.close()

@@ -12,7 +12,6 @@ import pkgutil
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -127,11 +126,7 @@ def _near(module_name: str, name: str, here: str) -> str:
     as_module = module_name.removesuffix(".py").strip("./").replace("/", ".")
     package, _, last = as_module.rpartition(".")
     there = Path(here, *package.split(".")) if package else Path(here)
-    near = _closest(last, (each.name for each in pkgutil.iter_modules([str(there)])))
-    if near is None:
+    near = get_close_matches(last, [each.name for each in pkgutil.iter_modules([str(there)])], 1)
+    if not near:
         return ""
-    return f"; did you mean {f'{package}.' if package else ''}{near}:{name}?"
-
-
-def _closest(name: str, names: Iterable[str]) -> str | None:
-    return next(iter(get_close_matches(name, list(names), 1)), None)
+    return f"; did you mean {f'{package}.' if package else ''}{near[0]}:{name}?"
