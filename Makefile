@@ -2,7 +2,8 @@
 # dependencies of requirements/dev.lock. Nothing outside this directory is changed, but for
 # programs of the system that the tests need and do not find: see tools/system.sh.
 
-PYTHON ?= python3
+# The Python that .venv is made with; left out, tools/python.sh chooses.
+PYTHON ?=
 # Processes that pytest spreads the tests over; 0 runs them in this one.
 WORKERS ?= auto
 # Extra arguments for pytest: make test ARGS="-k lease -x"
@@ -34,8 +35,8 @@ help: ## Show this list
 setup: $(READY) ## Create .venv with everything installed
 
 $(READY): $(LOCK) pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		python=$$(tools/python.sh $(PYTHON)) && $$python -m venv --clear $(VENV); }
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -67,7 +68,8 @@ format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff format $(CODE)
 
 lock: ## Pin the newest dependencies in requirements/dev.lock, and the newest peers
-	test -x $(LOCK_VENV)/bin/pip-compile || { $(PYTHON) -m venv $(LOCK_VENV) && \
+	test -x $(LOCK_VENV)/bin/pip-compile || { \
+		$$(tools/python.sh $(PYTHON)) -m venv $(LOCK_VENV) && \
 		$(LOCK_VENV)/bin/python -m pip install --quiet 'pip-tools==7.6.2'; }
 	CUSTOM_COMPILE_COMMAND="make lock" $(LOCK_VENV)/bin/pip-compile --quiet --upgrade \
 		--generate-hashes --strip-extras --no-emit-options \

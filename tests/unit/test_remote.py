@@ -30,6 +30,7 @@ from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.remote import RemoteStore
 from penstock.stores.serving import Listener, ServingLimits
 from penstock.stores.target import target_of
+from tests.server.hostile.served import until
 from tests.unit.served import Tokens, turns
 from tests.unit.test_connection import looped
 
@@ -288,11 +289,13 @@ async def test_what_ends_every_connection_is_not_repeated_for_ever() -> None:
 
 @looped
 async def test_a_peer_that_is_silent_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "SILENCE_S", 0.02)
+    monkeypatch.setattr(links, "SILENCE_S", 0.3)
     monkeypatch.setattr(links, "REPEATS", 0)  # it is told, and not asked again
     async with World() as world:
         waiting = asyncio.ensure_future(world.store.claim("default", ["q"], wait_ms=60_000))
-        await asyncio.sleep(0.1)  # it is asked, and answers
+        link = world.store._link()
+        asked = link._number
+        await until(lambda: link._number > asked and len(link._pending) == 1)  # it answers
         assert not waiting.done()
         assert world.proxy.made == 1
         for writer in list(world.proxy._writers):

@@ -37,8 +37,7 @@ from penstock.kernel.timers import FOREVER, Agenda, Wheel
 from penstock.model.errors import Conflict, NotFound
 from penstock.model.event import Event
 from penstock.model.job import Codec, JobOptions, KeyClaim
-from penstock.model.policy import DEFAULT_CAPS, PRODUCER_IDLE_MS, Caps
-from penstock.model.store import Pushed
+from penstock.model.policy import DEFAULT_CAPS, Caps
 
 SWEEP_AT: Final = 1_024  # queues known before empty ones are first looked for
 
@@ -438,17 +437,6 @@ class Kernel:
                 self.changes.bulks.touch((tenant, name))
                 for part, helds in bulk.parts.items():
                     bulk.parts[part] = [held for held in helds if held.queue != queue.name]
-
-    def remember(
-        self, tenant: str, name: str, sequence: int, content: bytes, pushed: Pushed
-    ) -> None:
-        self.changes.producers.touch((tenant, name))
-        producer = self.producers.get((tenant, name))
-        if producer is None:
-            producer = self.producers[tenant, name] = Producer(self.now)
-            self.calendar.add(self.now + PRODUCER_IDLE_MS, "producer", (tenant, name))
-        producer.used_at = max(producer.used_at, self.now)
-        producer.remember(sequence, content, pushed, self.caps.answers_per_producer)
 
     def crons_pending_end(self, tenant: str, name: str, job_id: int) -> None:
         """A job of a cron ended."""

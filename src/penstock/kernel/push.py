@@ -13,8 +13,9 @@ from penstock.kernel.blocks import Block
 from penstock.kernel.commands import Load, Push
 from penstock.kernel.ending import size_of
 from penstock.kernel.limits import Meter
+from penstock.kernel.producers import Producer
 from penstock.model.errors import Invalid, Overloaded, RateLimited
-from penstock.model.policy import Bounds
+from penstock.model.policy import PRODUCER_IDLE_MS, Bounds
 from penstock.model.store import Pushed
 
 if TYPE_CHECKING:
@@ -53,21 +54,34 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
 def _recalled(kernel: "Kernel", command: Push) -> Pushed | None:
     """The answer that this producer got for this sequence; None if it is new."""
     assert command.producer is not None
-    producer = kernel.producers.get((command.tenant, command.producer))
+    spot = (command.tenant, command.producer)
+    producer = kernel.producers.get(spot)
     if producer is None:
         if len(kernel.producers) >= kernel.caps.producers:
             raise Overloaded(f"{kernel.caps.producers} producers are remembered", "producer")
         return None
+    if command.sequence >= producer.next:
+        return None
     answer = producer.recall(command.sequence, command.content)
     if answer is not None:
-        kernel.changes.producers.touch((command.tenant, command.producer))
+        kernel.changes.producers.touch(spot)
         producer.used_at = max(producer.used_at, kernel.now)
     return answer
 
 
 def _remember(kernel: "Kernel", command: Push, pushed: Pushed) -> None:
     assert command.producer is not None
-    kernel.remember(command.tenant, command.producer, command.sequence, command.content, pushed)
+    spot = (command.tenant, command.producer)
+    kernel.changes.producers.touch(spot)
+    now = kernel.now
+    producer = kernel.producers.get(spot)
+    if producer is None:
+        producer = kernel.producers[spot] = Producer(now)
+        kernel.calendar.add(now + PRODUCER_IDLE_MS, "producer", spot)
+    elif now > producer.used_at:
+        producer.used_at = now
+    most = kernel.caps.answers_per_producer
+    producer.remember(command.sequence, command.content, pushed, most)
 
 
 class Leaving(NamedTuple):

@@ -20,7 +20,7 @@ from penstock.kernel.crons import CronRecord
 from penstock.kernel.keys import KeyRecord
 from penstock.kernel.leases import HeldRun, LeaseRecord
 from penstock.kernel.limits import Meter
-from penstock.kernel.producers import Producer
+from penstock.kernel.producers import Remembered
 from penstock.kernel.queue import Queue
 from penstock.model.job import JobOptions
 from penstock.model.policy import Bounds, QueueConfig
@@ -135,7 +135,7 @@ class FinishedState(Record):
 class ProducerState(Record):
     tenant: str
     name: str
-    producer: Producer
+    producer: Remembered
 
 
 class CronState(Record):
@@ -384,7 +384,7 @@ PRODUCERS: Final = Kind(
     keys=lambda kernel: kernel.producers,
     count=lambda kernel: len(kernel.producers),
     find=lambda kernel, spot: kernel.producers.get(spot),
-    record=lambda spot, producer: ProducerState(spot[0], spot[1], producer),
+    record=lambda spot, producer: ProducerState(spot[0], spot[1], producer.record()),
     place=_encoder.encode,
 )
 CRONS: Final = Kind(

@@ -31,6 +31,7 @@ from penstock.kernel.codes import (
 from penstock.kernel.ending import schedule_retention
 from penstock.kernel.leases import HeldRun, LeaseRecord
 from penstock.kernel.limits import Meter
+from penstock.kernel.producers import Producer
 from penstock.kernel.queue import Queue
 from penstock.kernel.records import FORMAT, KINDS, BlockState, KeyState, LeaseState, QueueState
 from penstock.kernel.timers import FOREVER
@@ -102,7 +103,7 @@ def decode(encoded: Iterable[bytes], caps: Caps) -> "Kernel":
         kernel.calendar.add(state.finished.at + BULK_MEMORY_MS, "bulk", spot)
     for state in found[records.ProducerState]:
         spot = (state.tenant, state.name)
-        kernel.producers[spot] = state.producer
+        kernel.producers[spot] = Producer.of(state.producer)
         kernel.calendar.add(state.producer.used_at + PRODUCER_IDLE_MS, "producer", spot)
     for state in found[records.CronState]:
         kernel.crons[state.tenant, state.record.spec.name] = state.record

@@ -103,7 +103,7 @@ def check_tenant(tenant: object) -> None:
 
 
 def check_queue(queue: object, field: str = "queue") -> None:
-    if type(queue) is not str or not _is_queue(queue):
+    if type(queue) is not str or not is_queue(queue):
         raise Invalid(f"{show(queue)} is not 1 to 256 of A-Z a-z 0-9 _ . -", field)
 
 
@@ -114,7 +114,7 @@ def _is_tenant(name: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _is_queue(name: str) -> bool:
+def is_queue(name: str) -> bool:
     return _QUEUE.fullmatch(name) is not None
 
 

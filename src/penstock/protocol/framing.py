@@ -59,6 +59,21 @@ class Frames:
         if data:
             self._chunks.append(data)
 
+    def feed_alone(self, data: bytes) -> Message | None:
+        """The same for what mostly comes: one whole frame with nothing before it and nothing
+        behind. That is answered at once; anything else is kept for `take`."""
+        if (
+            self.lines is False
+            and not self._chunks
+            and not self._partial
+            and self._need < 0
+            and HEADER < len(data) <= self.limit
+            and int.from_bytes(data[:HEADER], "big") == len(data) - HEADER
+        ):
+            return data[HEADER:]
+        self.feed(data)
+        return None
+
     def take(self) -> Message | None:
         """The next whole message, or None if more has to come first. Raises BadFrame."""
         if not self._chunks:

@@ -63,14 +63,15 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
     durability: Durability | None = None
 
     async def call(self, session: Session) -> RunPushed:
-        tenant = self.where(session)
-        runs = [self._alike()] if self.runs is None else [run.run() for run in self.runs]
         principal = session.principal
+        tenant = principal.tenant_of(self.tenant)
+        runs = [self._alike()] if self.runs is None else list(map(PushedJobs.run, self.runs))
+        waits = False
         for run in runs:
             principal.require("push", run.queue)
-        waited_for = [ids for run in runs if run.depends_on for ids in run.depends_on]
-        if waited_for:
-            named = chain.from_iterable(waited_for)
+            waits = waits or run.depends_on is not None
+        if waits:
+            named = chain.from_iterable(ids for run in runs for ids in run.depends_on or ())
             await require_dependencies(principal, session.store, tenant, named)
         if self.bulk is not None:
             await require_bulk(principal, session.store, tenant, self.bulk)

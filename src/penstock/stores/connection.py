@@ -223,9 +223,24 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = self.listener.now()
-        self._frames.feed(data)
-        if not self._working:
+        if not self._reading or self._working:
+            self._frames.feed(data)
+            if not self._working:
+                self._take()
+            return
+        message = None if self._closing else self._frames.feed_alone(data)
+        if message is None:
             self._take()
+            return
+        self._answer(message)
+        if self._out:
+            # A job that somebody waits for goes out before the answer to whoever pushed it.
+            if self.listener.gate.waited_for:
+                self._flush_soon()
+            else:
+                self._flush()
+        if self._held or self._line:
+            self._read_or_not()
 
     def _take(self) -> None:
         """Answer what has arrived, as far as this turn allows."""
@@ -328,7 +343,10 @@ class Connection(asyncio.Protocol):
             self._frames.limit = listener.limits.frame_bytes
         if request.audited:
             self._audit(request)
-        self._reply(request, face, answer, request.req_id)
+        if self._line or self._closing:
+            self._reply(request, face, answer, request.req_id)
+        elif (sent := self._write(request, face, answer, self._out)) is not None:
+            self._unsent.append(sent)
 
     def _refusal(self, request: Request, error: BaseException) -> Refusal:
         if isinstance(error, PenstockError):

@@ -15,6 +15,7 @@ from penstock.model.resuming import Step, resumed
 from penstock.model.store import Store
 from penstock.model.wrapper import Wrapper
 
+PASSED_ON: Final = ("push", "ack", "fail", "release", "extend")  # without a stop here
 LOOK_S: Final = 0.05  # how often we look whether anything is still active
 
 
@@ -24,10 +25,17 @@ class Gate(Wrapper):
         self._shut = False
         self._waiting: set[_Wait] = set()
         self._claimed: set[tuple[str, str]] = set()  # (tenant, queue) that claims were served from
+        for name in PASSED_ON:
+            setattr(self, name, getattr(store, name))
 
     @property
     def inner(self) -> Store:
         return self._inner
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether claims wait here: what a command makes ready is theirs by the next turn."""
+        return bool(self._waiting)
 
     def shut(self) -> None:
         """From now on claims find nothing, and those that wait are told so."""

@@ -157,6 +157,12 @@ class Link:
 
     # -- requests --------------------------------------------------------------------------------
 
+    @property
+    def busy(self) -> bool:
+        """Whether a push may wait for company until this turn ends: one that nothing is ahead of
+        goes out at once, as nobody gains if it waits."""
+        return bool(self._pending) or bool(self.joined) or not self._ready
+
     def number(self, push: PushRun) -> None:
         """Give a push that names no producer a number of ours: repeated, it is no duplicate."""
         self._sequence += 1
@@ -354,6 +360,8 @@ class Link:
             self._pump()
 
     def _hear(self, message: Message) -> None:
+        if len(self._pending) == 1 and self._greeting is None and self._hear_only(message):
+            return
         head = HEAD.decode(message)
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_result(message)
@@ -373,6 +381,21 @@ class Link:
             future.set_result(decoder_of(entry.answer).decode(message))
         elif entry.late is not None:
             entry.late(decoder_of(entry.answer).decode(message))
+
+    def _hear_only(self, message: Message) -> bool:
+        """Take it for the answer to the one request that is in flight, without looking first whose
+        it is; False if it is anything else."""
+        (entry,) = self._pending.values()
+        try:
+            answer = decoder_of(entry.answer).decode(message)
+        except msgspec.ValidationError:
+            return False
+        if answer.req_id != entry.number or answer.ok is not True or entry.future.done():
+            return False
+        self._pending.clear()
+        self._pushes -= entry.push
+        entry.future.set_result(answer)
+        return True
 
     def _told(self, message: Message) -> None:
         told = TOLD.decode(message)

@@ -66,8 +66,7 @@ def content(runs: Sequence[Run], bulk: str | None, part: str) -> bytes:
     bytes in 0.35 ms, half of what BLAKE2 takes), little by the one that is quick to set up.
     """
     if len(runs) == 1 and len(runs[0].data) <= LITTLE:
-        queue, data, ends, *rest = astuple(runs[0])
-        said = _ENCODER.encode((bulk, part, queue, data, _packed(ends).tobytes(), rest))
+        said = _ENCODER.encode((bulk, part, runs[0]))
         return blake2b(said, digest_size=16).digest()
     whole = sha256(_ENCODER.encode((bulk, part)))
     for run in runs:

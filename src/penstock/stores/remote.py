@@ -47,7 +47,7 @@ from penstock.model.store import (
 )
 from penstock.protocol import native, native_look, native_manage, native_push, native_work
 from penstock.protocol.command import Answer
-from penstock.protocol.runs import packed_run, spoken
+from penstock.protocol.runs import packed_plain, packed_run, spoken
 from penstock.stores.joining import joinable
 from penstock.stores.link import Link
 from penstock.stores.target import Target
@@ -131,11 +131,11 @@ class RemoteStore(Store):
                 tenant, runs, producer, sequence, bulk, part, durability, contents=False
             )
             self._last_tenant, self._last_options = tenant, runs[0].options[0]
-        if plain and joinable(runs[0]):
+        if plain and link.busy and joinable(runs[0]):
             return await link.joined.push(tenant, runs[0])
         request = native_push.PushRun(
             tenant=tenant,
-            runs=tuple(map(packed_run, runs)),
+            runs=(packed_plain(runs[0]),) if plain else tuple(map(packed_run, runs)),
             producer=producer,
             sequence=sequence,
             bulk=bulk,

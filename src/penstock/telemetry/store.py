@@ -4,9 +4,11 @@ What happened to jobs is counted by the `Meter`, by range: a call's answer does 
 repeated push adds nothing, a lease expires without a call).
 """
 
+from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Callable
 from time import perf_counter
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.model.errors import PenstockError
 from penstock.model.store import Store
@@ -21,6 +23,7 @@ CALL_BUCKETS_S: Final[tuple[float, ...]] = (
     *(0.00001, 0.00003, 0.0001, 0.0003),
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
 )
+HOT: Final = ("push", "ack", "fail", "release", "extend")  # calls that are made for every job
 UNEXPECTED: Final = "internal"  # the code of an error that is none of ours
 
 
@@ -39,6 +42,8 @@ class Telemetry(Wrapper):
         self._inner = store
         self.meter = meter
         self.operations: defaultdict[str, Operation] = defaultdict(Operation)
+        for name in HOT:
+            setattr(self, name, _timed(getattr(store, name), self.operations[name]))
 
     @property
     def inner(self) -> Store:
@@ -64,3 +69,26 @@ class Telemetry(Wrapper):
             raise
         finally:
             operation.took.add(perf_counter() - began)
+
+
+def _timed(method: Callable[..., Call[T]], operation: Operation) -> Callable[..., Call[T]]:
+    """The same as `_made`, with one call instead of four between whoever calls and the store."""
+    took, errors = operation.took, operation.errors
+    bounds, counts = took.bounds, took.counts
+
+    async def call(*said: Any, **named: Any) -> T:
+        began = perf_counter()
+        try:
+            return await method(*said, **named)
+        except PenstockError as error:
+            errors[error.code] += 1
+            raise
+        except Exception:
+            errors[UNEXPECTED] += 1
+            raise
+        finally:
+            spent = perf_counter() - began
+            counts[bisect_left(bounds, spent)] += 1
+            took.sum += spent
+
+    return call
