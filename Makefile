@@ -37,7 +37,7 @@ setup: $(READY) ## Create .venv with everything installed
 $(READY): $(LOCK) pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 		python=$$(tools/python.sh $(PYTHON)) && $$python -m venv --clear $(VENV); }
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
+	$(BIN)/python -m pip install --quiet --use-pep517 --require-hashes --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

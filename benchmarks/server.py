@@ -71,6 +71,7 @@ DISK_FLIGHTS: Final = (1, 2, 4, 8, 16)
 TENANT: Final = "default"
 
 NATIVE, NATIVE_JSON, UNIX = "native", "native, json", "native, unix"
+BARE, NUMBERED = "native, bare", "native, bare, numbered"
 PUSHB, PUSHB_JSON, HTTP, ECHO = "PUSHB", "PUSHB, JSON", "HTTP", "echo"
 
 Once = Callable[[], Awaitable[object]]
@@ -91,6 +92,7 @@ class Clients:
         self._stack = stack
         self._server = server
         self._echo = echo
+        self._sequence = 0  # of the pushes that are numbered here
         self.tcp = RemoteStore(Server(host="127.0.0.1", port=server.tcp))
         self.unix = RemoteStore(Server(path=server.unix))
 
@@ -109,6 +111,12 @@ class Clients:
         self._stack.callback(transport.close)
         return client
 
+    def _next(self, push: PushRun) -> bytes:
+        """The push again, with the next number of its producer."""
+        self._sequence += 1
+        push.sequence = push.req_id = self._sequence
+        return frame(push)
+
     def pushes(self, batch: int) -> dict[str, Once]:
         plain, checked = run_of(batch), run_of(batch, "json")
         request = PushRun(tenant=TENANT, runs=(packed_run(plain),), producer="p" * 31, sequence=1)
@@ -121,10 +129,13 @@ class Clients:
         framed, lined = frame(said), line(said)
         posted = post("/v1/queues/work/jobs", {"jobs": [{"payload": data}] * batch})
         sent = sized(len(bytes_there), len(answer))
+        unnumbered = frame(PushRun(tenant=TENANT, runs=request.runs, req_id=1))
         return {
             NATIVE: lambda: self.tcp.push(TENANT, [plain]),
             NATIVE_JSON: lambda: self.tcp.push(TENANT, [checked]),
             UNIX: lambda: self.unix.push(TENANT, [plain]),
+            BARE: lambda: self.frames.ask(unnumbered),
+            NUMBERED: lambda: self.frames.ask(self._next(request)),
             PUSHB: lambda: self.frames.ask(framed),
             PUSHB_JSON: lambda: self.lines.ask(lined),
             HTTP: lambda: self.http.ask(posted),
@@ -207,7 +218,7 @@ def report_pushes(report: Report, sampler: Sampler, clients: Clients, rounds: in
         }
         taken = interleave(subjects, rounds)
         report.figures += figures_of("push", taken, batch=batch)
-    names = (NATIVE, NATIVE_JSON, UNIX, PUSHB, PUSHB_JSON, HTTP, ECHO)
+    names = (NATIVE, NATIVE_JSON, UNIX, BARE, NUMBERED, PUSHB, PUSHB_JSON, HTTP, ECHO)
     report.say("## Pushes by batch, one connection, one in flight, on one core: jobs a second")
     rows = []
     for batch in BATCHES:
@@ -219,7 +230,7 @@ def report_pushes(report: Report, sampler: Sampler, clients: Clients, rounds: in
         report.targets.append(
             Target(f"native push by {batch:,}, one core", native, WANTED[batch], at_least=True)
         )
-        half = ratio(f"PUSHB ÷ native, by {batch:,}", found[3], native)
+        half = ratio(f"PUSHB ÷ native, by {batch:,}", found[names.index(PUSHB)], native)
         report.targets.append(Target(f"PUSHB by {batch:,} ÷ native", half, 0.5, at_least=True))
     report.say(table(["batch", *names, "spread of native"], rows))
     report.say("## One push, waiting for its answer, on one core")
@@ -228,12 +239,13 @@ def report_pushes(report: Report, sampler: Sampler, clients: Clients, rounds: in
         half, most = (_pick(report, "push", name, what, batch=1) for what in ("p50", "p99"))
         rows.append([name, _us(half.median), _us(most.median)])
     report.say(table(["", "p50", "p99"], rows))
-    for what, bound in (("p50", 3.0), ("p99", 5.0)):
-        over, under = (_pick(report, "push", name, what, batch=1) for name in (NATIVE, ECHO))
-        times = ratio(f"push {what} ÷ echo", over, under)
-        report.targets.append(
-            Target(f"one push ÷ echo, {what}, one core", times, bound, at_least=False)
-        )
+    for name in (BARE, NATIVE):
+        for what, bound in (("p50", 3.0), ("p99", 5.0)):
+            over, under = (_pick(report, "push", each, what, batch=1) for each in (name, ECHO))
+            times = ratio(f"{name} ÷ echo, {what}", over, under)
+            report.targets.append(
+                Target(f"one push ({name}) ÷ echo, {what}, one core", times, bound, at_least=False)
+            )
 
 
 def report_free(report: Report, sampler: Sampler, clients: Clients, rounds: int) -> None:
@@ -498,8 +510,10 @@ def main() -> None:
             "– highest; ratios are medians of each round's ratio. Wall time. Payloads of "
             f"{SIZE} bytes. `penstock serve` as it comes, telemetry included; memory:// where "
             "nothing else is said. native: `penstock://` as a Store, codec bytes (json: checked at "
-            "the door). PUSHB, HTTP: a bare socket that says the same bytes again. echo: frames of "
-            "the same lengths as native ones, there and back, with nothing done. On one core: where "
+            "the door). bare, PUSHB, HTTP: a bare socket that says the same bytes again, as for the "
+            "echo, so that what is left is the server; numbered: each push with the next number of "
+            "its producer, as `penstock://` does. echo: frames of the same lengths as native ones, "
+            "there and back, with nothing done. On one core: where "
             "one request is in flight, one process sleeps while the other works, and to wake a core "
             "that sleeps takes a virtual machine longer than the command; so server, echo and "
             "client share a core there, and a table says how the same pushes fare without that. "

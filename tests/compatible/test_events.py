@@ -121,7 +121,7 @@ async def test_a_subscription_that_ends_before_it_began_leaves_nothing_behind(w:
     await c.say("UNSUBSCRIBE", queue="q")
     await w.settle()
     assert isinstance(w.store, EmbeddedStore)
-    assert not w.store.engine._watchers
+    assert not w.store.engine.telling.watchers
 
 
 async def test_what_happens_right_after_the_answer_is_told(w: World) -> None:

@@ -91,7 +91,7 @@ async def _converse(chance: random.Random) -> None:
     assert len(rig.listener) == 1, "the witness"
     health = (await rig.store.health()).detail
     assert health["waiting_claims"] == 0
-    assert not rig.store.engine._watchers
+    assert not rig.store.engine.telling.watchers
     jobs = await rig.store.get("default", mine)
     assert [job and job.state.value for job in jobs] == ["ready"] * 10
     await rig.close()

@@ -395,11 +395,11 @@ async def test_a_watcher_that_is_ended_as_soon_as_it_is_begun_leaves_nothing() -
     wire = rig.wire()
     wire.say(Watch(watch=1), Unwatch(watch=1), Watch(watch=2), Watch(watch=2))
     await turns()
-    assert len(rig.store.engine._watchers) == 1
+    assert len(rig.store.engine.telling.watchers) == 1
     wire.connection.data_received(framed(Watch(watch=3)) + b"\xff" * 8)
     await turns()
     assert wire.is_closing()
-    assert not rig.store.engine._watchers
+    assert not rig.store.engine.telling.watchers
     await rig.close()
 
 
@@ -419,7 +419,7 @@ async def test_a_watcher_that_does_not_read_costs_no_more_than_the_mark() -> Non
         await turns(5)
         last = (wire.told() or [last])[-1]
     assert (last["watch"], last["code"]) == (1, "overloaded")
-    assert not rig.store.engine._watchers
+    assert not rig.store.engine.telling.watchers
     await rig.close()
 
 
@@ -572,7 +572,7 @@ async def test_a_connection_that_ends_gives_back_what_it_waited_for() -> None:
         assert await active(rig) == sent, "given back unless it was sent"
         assert not wire.writes
         assert (await rig.store.health()).detail["waiting_claims"] == 0
-        assert not rig.store.engine._watchers
+        assert not rig.store.engine.telling.watchers
         await rig.close()
 
 
@@ -657,7 +657,7 @@ async def test_a_conversation_cut_at_every_byte_leaves_nothing_half_done() -> No
         assert info.counts[State.ACTIVE] == claimed
         health = (await rig.store.health()).detail
         assert (health["waiting_claims"], health["leases"]) == (0, claimed)
-        assert not rig.store.engine._watchers
+        assert not rig.store.engine.telling.watchers
         witness.say(Ping(req_id=cut))
         assert witness.told() == [{"ok": True, "reqId": cut}]
     assert len(rig.listener) == 1

@@ -245,7 +245,7 @@ async def test_a_watcher_is_told_that_it_may_have_missed_something() -> None:
         assert (await anext(again)).kind == "pushed"
         await again.aclose()  # type: ignore[attr-defined]
         await world.store.ping()
-        assert not world.inner.engine._watchers
+        assert not world.inner.engine.telling.watchers
 
 
 @looped

@@ -158,7 +158,7 @@ class EmbeddedStore(Store):
         checks.check_tenant(tenant)
         checks.check_claim(queues, n, lease_ms, worker, wait_ms)
         names = tuple(dict.fromkeys(queues))
-        return await self.engine.claim(tenant, names, n, lease_ms, worker, wait_ms)
+        return await self.engine.claims.claim(tenant, names, n, lease_ms, worker, wait_ms)
 
     async def ack(
         self,
@@ -322,10 +322,10 @@ class EmbeddedStore(Store):
             raise NotFound(f"job {job_id} is not known", "job_id")
         end = read.result_of(*found)
         if end is not None:
-            return await self.engine.result(end)
+            return await self.engine.ends.result(end)
         if not wait_ms:
             raise Deadline(f"job {job_id} has not ended", "wait_ms")
-        return await self.engine.wait_for_end(job_id, wait_ms)
+        return await self.engine.ends.wait(job_id, wait_ms)
 
     async def logs(self, tenant: str, job_id: int) -> list[LogLine]:
         block, offset = self._known(tenant, job_id)
@@ -517,11 +517,11 @@ class EmbeddedStore(Store):
         queues: Sequence[str] | None = None,
         kinds: Sequence[EventKind] | None = None,
     ) -> AsyncIterator[Event]:
-        watcher = Watcher(self.engine.unwatch, tenant, queues, kinds)
+        watcher = Watcher(self.engine.telling.unwatch, tenant, queues, kinds)
         try:
             checks.check_tenant(tenant)
             checks.check_watch(queues, kinds)
-            self.engine.watch(watcher)
+            self.engine.telling.watch(watcher)
         except PenstockError as error:
             watcher.end(error)  # told where every other call tells it: when it is awaited
         return watcher

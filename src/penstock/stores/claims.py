@@ -1,0 +1,228 @@
+"""Claims: what can be had at once, and those who wait in line for what cannot.
+
+A job that becomes ready is handed to the oldest waiter in the same turn. Whoever is given jobs gets
+them when what they rest on is safe and their payloads are here; whoever is gone by then gives them
+back.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock.kernel import commands as c
+from penstock.kernel import read
+from penstock.kernel.codes import READY
+from penstock.kernel.leases import LeaseRecord
+from penstock.kernel.queue import Queue
+from penstock.model.errors import Overloaded, Unavailable
+from penstock.model.job import Lease
+from penstock.stores.granting import Grant, chunks_of, grant_of, lease_of
+from penstock.stores.journal.base import JournalError
+from penstock.stores.safety import WRITTEN
+from penstock.stores.waiting import FAR, Line, Waiter
+
+if TYPE_CHECKING:
+    from penstock.stores.engine import Engine
+
+WINDOW: Final = 4  # payload chunks read ahead of the claims
+
+
+class Claims:
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self.line = Line()
+        self._serial = 0
+
+    async def claim(
+        self,
+        tenant: str,
+        queues: tuple[str, ...],
+        n: int,
+        lease_ms: int | None,
+        worker: str,
+        wait_ms: int,
+    ) -> Lease | None:
+        engine = self._engine
+        if self.line:
+            # What can be had now goes to those who waited for it.
+            engine.look()
+            self.serve_metered()
+        command = c.Claim(tenant, queues, n, os.urandom(16).hex(), lease_ms, worker)
+        record = engine.apply(command)
+        if record is not None:
+            return await self._deliver(self._grant(record))
+        if not wait_ms:
+            return None
+        if len(self.line) >= engine.kernel.caps.waiters:
+            raise Overloaded(f"{engine.kernel.caps.waiters} claims are waiting", "wait_ms")
+        return await self._wait(tenant, queues, n, lease_ms, worker, wait_ms)
+
+    # -- what is given -----------------------------------------------------------------------------
+
+    def _grant(self, record: LeaseRecord) -> Grant:
+        """What a claim was given, as it is now; the bytes may come later."""
+        engine = self._engine
+        grant = grant_of(engine.kernel, record)
+        keeper, payloads = engine.keeper, engine.payloads
+        if keeper is None:
+            return grant
+        grant.position = keeper.last
+        grant.rests_on = keeper.safety.rest_of(record)
+        chunks = chunks_of(grant)
+        grant.chunks = payloads.at_hand(chunks)
+        if grant.chunks is None:
+            payloads.hold(chunks)
+        payloads.ahead(read.chunks_behind(record.runs[-1], WINDOW))
+        return grant
+
+    async def _deliver(self, grant: Grant) -> Lease:
+        """The lease, when what it rests on is safe and its payloads are here."""
+        keeper, payloads = self._engine.keeper, self._engine.payloads
+        if keeper is None:
+            return lease_of(grant, payloads.everything)
+        wanted = chunks_of(grant) if grant.chunks is None else []
+        try:
+            await keeper.safe(grant.rests_on[1], grant.rests_on[0])
+            await keeper.safe(WRITTEN, grant.position)
+            chunks = grant.chunks
+            return lease_of(grant, await payloads.fetch(wanted) if chunks is None else chunks)
+        except asyncio.CancelledError:
+            self._give_back(grant)
+            raise
+        except (JournalError, KeyError) as error:
+            self._give_back(grant)
+            raise Unavailable(f"a payload cannot be read: {error}") from error
+        finally:
+            payloads.release(wanted)
+
+    def _give_back(self, grant: Grant) -> None:
+        """Whoever was to have these jobs is gone."""
+        if not self._engine.ended:
+            self._engine.apply(c.Release(grant.tenant, grant.token))
+
+    # -- in line -----------------------------------------------------------------------------------
+
+    async def _wait(
+        self,
+        tenant: str,
+        queues: tuple[str, ...],
+        n: int,
+        lease_ms: int | None,
+        worker: str,
+        wait_ms: int,
+    ) -> Lease | None:
+        engine = self._engine
+        future: asyncio.Future[Grant | None] = asyncio.get_running_loop().create_future()
+        self._serial += 1
+        deadline = engine.clock.elapsed_ms() + wait_ms
+        waiter = Waiter(tenant, queues, n, lease_ms, worker, deadline, future, self._serial)
+        self.line.join(waiter)
+        for name in queues:
+            self._watch_queue(tenant, name, True)
+        engine.arm(self._until_token(tenant, queues, wait_ms))
+        try:
+            grant = await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                grant = future.result()
+                if grant is not None:  # handed over to somebody who is gone
+                    if grant.chunks is None:
+                        engine.payloads.release(chunks_of(grant))
+                    self._give_back(grant)
+            raise
+        finally:
+            self._leave(waiter)
+        return None if grant is None else await self._deliver(grant)
+
+    def serve(self) -> None:
+        """Hand what became ready to those who wait, in the order in which they came."""
+        engine = self._engine
+        kernel = engine.kernel
+        while kernel.stirred:
+            queue = next(iter(kernel.stirred))
+            del kernel.stirred[queue]
+            spot = (queue.tenant.name, queue.name)
+            while (waiter := self.line.first(spot)) is not None:
+                if waiter.future.done():
+                    self._leave(waiter)
+                    continue
+                record = engine.step(
+                    c.Claim(
+                        waiter.tenant,
+                        waiter.queues,
+                        waiter.n,
+                        os.urandom(16).hex(),
+                        waiter.lease_ms,
+                        waiter.worker,
+                    )
+                )
+                engine.telling.pass_on()  # a command's events are numbered by themselves
+                if record is None:
+                    engine.arm(self._until_token(waiter.tenant, waiter.queues, FAR))
+                    break
+                self._leave(waiter)
+                waiter.future.set_result(self._grant(record))
+
+    def lapse(self, elapsed: int) -> None:
+        """Those who have waited as long as they wanted get their answer."""
+        for waiter in self.line.lapsed(elapsed):
+            if not waiter.future.done():
+                waiter.future.set_result(None)
+
+    def end(self, error: Exception) -> None:
+        for waiter in self.line:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+
+    def watch_again(self) -> None:
+        """The kernel is another one, and knows nothing of those who wait."""
+        for waiter in self.line:
+            for name in waiter.queues:
+                self._watch_queue(waiter.tenant, name, True)
+
+    def _watch_queue(self, tenant: str, name: str, watched: bool) -> None:
+        kernel = self._engine.kernel
+        if watched:
+            kernel.watching[tenant, name] = None
+        else:
+            kernel.watching.pop((tenant, name), None)
+        queue = self._queue(tenant, name)
+        if queue is not None:
+            queue.watched = watched
+
+    def _leave(self, waiter: Waiter) -> None:
+        for tenant, name in self.line.leave(waiter):
+            self._watch_queue(tenant, name, False)
+
+    def _queue(self, tenant: str, name: str) -> Queue | None:
+        known = self._engine.kernel.tenants.get(tenant)
+        return known.queues.get(name) if known is not None else None
+
+    # -- rate limits let jobs pass as time goes by -------------------------------------------------
+
+    def serve_metered(self) -> None:
+        kernel = self._engine.kernel
+        kernel.stirred |= dict.fromkeys(self._metered())
+        if kernel.stirred:
+            self.serve()
+
+    def until_metered(self, elapsed: int) -> list[int]:
+        """How long each queue that somebody waits at holds its next job back."""
+        return [queue.meter.next_at(elapsed) - elapsed for queue in self._metered() if queue.meter]
+
+    def _metered(self) -> Iterator[Queue]:
+        """Queues with a rate limit that have jobs, and somebody who waits for one."""
+        for tenant, name in self._engine.kernel.watching:
+            queue = self._queue(tenant, name)
+            if queue is not None and queue.meter is not None and queue.counts[READY]:
+                yield queue
+
+    def _until_token(self, tenant: str, queues: tuple[str, ...], wait_ms: int) -> int:
+        """How long a waiting claim may have to wait at most for a rate limit to let it go on."""
+        elapsed = self._engine.clock.elapsed_ms()
+        for name in queues:
+            queue = self._queue(tenant, name)
+            if queue is not None and queue.meter is not None:
+                wait_ms = min(wait_ms, queue.meter.next_at(elapsed) - elapsed)
+        return wait_ms
