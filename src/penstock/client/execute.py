@@ -217,7 +217,12 @@ def _message(error: BaseException) -> str:
         return f"its message cannot be said: {type(another).__name__}"
 
 
-_OURS: Final = {__name__, "penstock.client.arguments", "penstock.client.soft"}
+_OURS: Final = {
+    __name__,
+    "penstock.client.arguments",
+    "penstock.client.soft",
+    "penstock.model.resuming",
+}
 
 
 # -- batches -------------------------------------------------------------------------------------
