@@ -202,6 +202,9 @@ def test_a_timeout_is_told_as_any_other_failure_is(caplog: pytest.LogCaptureFixt
             pair = await rows.apush_many([1, 2])
             for each in (job, *pair):
                 assert await ending(each) == "dead timeout"
+            said_there = {
+                f"{error.kind}: {error.message}" for error in (await seen(app, job.id)).errors
+            }
         assert (worker.counts.timed_out, worker.counts.dead) == (4, 3)
         said = {
             (record.levelname, record.getMessage())
@@ -209,6 +212,7 @@ def test_a_timeout_is_told_as_any_other_failure_is(caplog: pytest.LogCaptureFixt
             if "timeout" in record.getMessage()
         }
         why = "timeout: the attempt ran longer than 30ms"
+        assert said_there == {why}, "by the store in the same words"
         assert said == {
             ("WARNING", f"job {job.id} failed: {why}"),
             ("ERROR", f"job {job.id} is dead: {why}"),
