@@ -118,7 +118,7 @@ class _Life:
         self._told = asyncio.Event()
         self._insisted = asyncio.Event()
         owned = self._owned = Owned()
-        self._acker = Acker(store, app.tenant, worker.counts, owned, self._over)
+        self._acker = Acker(store, app.tenant, self._name, worker.counts, owned, self._over)
         self._parking = Parking(store, app, worker.counts, owned, self._acker)
         self.dispatch = Dispatch(
             app,
