@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("penstock.push")
 
-MANY: Final = "tuples of arguments, or mappings of named ones"
-
 P = ParamSpec("P")
 T = TypeVar("T")  # what a job's result is
 C = TypeVar("C")  # what a plain call gives: the result, or its coroutine
@@ -144,14 +142,15 @@ class Task(Generic[P, T, C]):
         chunk: int = MAX_BATCH,
         atomic: bool = False,
     ) -> PushedJobs[T]:
-        """Push many jobs: a tuple of arguments, or a mapping of named ones, for each.
+        """Push many jobs: a tuple of arguments, or a mapping of named ones, for each; of a batch task
+        the items themselves.
 
         They go in chunks of at most 10,000 (and 32 MiB), each all or nothing. With `atomic` all of
         them appear at one instant, or none.
         """
         sending = Sending(self.app.home, self._before(), self.arguments, chunk, atomic)
         try:
-            async for said in _chunks(jobs, sending.chunk):
+            async for said in _chunks(jobs, sending.chunk, self.arguments.many):
                 for run in sending.packed(said):
                     await sending.send(run)
             await sending.commit()
@@ -166,7 +165,7 @@ class Task(Generic[P, T, C]):
         home = self.app.home
         home.may_block("push_many()", "apush_many()")
         sending = Sending(home, self._before(), self.arguments, chunk, atomic)
-        source = iter(iterable(jobs, "jobs", MANY))
+        source = iter(iterable(jobs, "jobs", self.arguments.many))
         try:
             while said := list(islice(source, sending.chunk)):
                 for run in sending.packed(said):
@@ -254,10 +253,10 @@ def _place(signature: inspect.Signature, name: str | None) -> int | None:
 
 
 async def _chunks(
-    jobs: "Iterable[Any] | AsyncIterable[Any]", chunk: int
+    jobs: "Iterable[Any] | AsyncIterable[Any]", chunk: int, many: str
 ) -> AsyncIterator[Iterable[Any]]:
     if not isinstance(jobs, AsyncIterable):
-        source = iter(iterable(jobs, "jobs", MANY))
+        source = iter(iterable(jobs, "jobs", many))
         while said := list(islice(source, chunk)):
             yield said
         return

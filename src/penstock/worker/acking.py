@@ -187,9 +187,9 @@ class Acker:
             )
         except Doubtful:
             heard = failure_by(self._worker, error.kind)
-            for job in await self._heard(held, ids, heard, "failures"):
+            for known in await self._heard(held, ids, heard, "failures"):
                 self._counts.failed += 1
-                note(job.id, job.state)
+                note(known.id, known.state)
         except LeaseLost:
             self.lost(Ids.of(ids), "their failures came too late")
         else:
