@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,6 +54,28 @@ def test_signals_end_it_gracefully_and_then_at_once(tmp_path: Path) -> None:
                 back = await seen(shop.app, stuck.id)
                 assert (back.state, back.attempt, back.errors) == (State.READY, 0, ())
         assert '"message":"' in log.read_text()
+
+    run(case)
+
+
+@pytest.mark.parametrize("how", ["blocks", "lingers"])
+def test_a_handler_that_does_not_stop_does_not_put_off_the_end(tmp_path: Path, how: str) -> None:
+    """The time that running jobs have left is when the process ends, not when it begins to."""
+    log = tmp_path / "log"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                stuck = await shop.app.tasks[how].apush(60)
+                with worker(url, log, "--shutdown-s", "1") as blocked:
+                    await blocked.hears(how)
+                    began = time.monotonic()
+                    blocked.tell(signal.SIGTERM)
+                    assert await blocked.end() == 0
+                    took = time.monotonic() - began
+                back = await seen(shop.app, stuck.id)
+                assert (back.state, back.attempt, back.errors) == (State.READY, 0, ())
+                assert 0.5 < took < 2.5
 
     run(case)
 
