@@ -57,7 +57,7 @@ async def spins() -> None:
 @app.task
 async def blocks(seconds: float) -> None:
     tell("blocks")
-    time.sleep(seconds)
+    time.sleep(seconds)  # noqa: ASYNC251 - what a handler must not do
 
 
 @app.task

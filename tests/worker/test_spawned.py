@@ -17,7 +17,7 @@ from penstock.model.lifecycle import State
 from tests.faults.stores import ROOT
 from tests.worker import shop
 from tests.worker.harness import ending, eventually, run, seen
-from tests.worker.spawned import serving, worker
+from tests.worker.spawned import PATIENCE_S, serving, worker
 
 
 @asynccontextmanager
@@ -137,6 +137,44 @@ def test_it_goes_on_with_a_server_that_was_killed_and_came_back(tmp_path: Path) 
                     assert await working.end() == 0
 
     run(case)
+
+
+def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> None:
+    log, store = tmp_path / "log", "memory://"
+
+    async def case() -> None:
+        with serving(store, log) as (server, url):
+            server.process.kill()
+            await server.end()
+        with worker(url, log) as early, worker(url, log) as unlucky:
+            said = f"the worker waits for its store: {url} cannot be reached"
+
+            async def waiting() -> bool:
+                return log.read_text().count(said) == 2
+
+            await eventually(waiting)
+            unlucky.tell(signal.SIGTERM)
+            assert await unlucky.end() == 0
+            with serving(store, log, int(url.rpartition(":")[2])):
+                async with reaching(url):
+                    assert await ending(await shop.quick.apush(2)) == "2"
+                    early.tell(signal.SIGTERM)
+                    assert await early.end() == 0
+            text = log.read_text()
+            assert text.count("is penstock serve running there?") == 2, "each says so once"
+            assert text.count("the store answers") == 1
+
+    run(case)
+
+
+def test_what_no_waiting_mends_is_said_at_once(tmp_path: Path) -> None:
+    """Also of a server: only one that does not answer is waited for."""
+    log, broken = tmp_path / "log", tmp_path / "jobs.db"
+    broken.write_bytes(b"no store at all" * 1_000)
+    for url in (f"sqlite:///{broken}", "penstock://"):
+        with worker(url, log) as refused:
+            assert refused.process.wait(PATIENCE_S) == 2
+    assert "waits for its store" not in log.read_text()
 
 
 def test_the_late_ack_of_a_stopped_worker_is_refused(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from penstock.worker.parking import Parking
 from penstock.worker.pools.async_ import AsyncPool
 from penstock.worker.pools.processes import ProcessPool
 from penstock.worker.pools.threads import ThreadPool
+from penstock.worker.reaching import reached
 from penstock.worker.reporting import Reports
 from penstock.worker.settings import WorkerSettings
 
@@ -69,7 +70,6 @@ class Worker:
     async def run(self) -> Counts:
         """Work until told to stop. Asynchronous handlers run on the loop that this is called on."""
         home = self.app.home
-        await home.store()  # or say why it cannot be reached
         living = asyncio.run_coroutine_threadsafe(self._live(asyncio.get_running_loop()), home.loop)
         ended = asyncio.wrap_future(living)
         try:
@@ -93,17 +93,24 @@ class Worker:
     # -- on the home thread ----------------------------------------------------------------------
 
     async def _live(self, handlers: asyncio.AbstractEventLoop) -> None:
-        store = await self.app.store()
-        life = _Life(self, store, handlers)
+        told = asyncio.Event()
+        self._hear = told.set
+        try:
+            store = None if self._stops else await reached(self.app, told)
+            if store is not None:
+                await self._work(_Life(self, store, handlers))
+        finally:
+            self._hear = None
+            self.ended.set()
+
+    async def _work(self, life: "_Life") -> None:
         self._hear = life.hear
         try:
             if not self._stops:
                 await life.work()
             await life.end()
         finally:
-            self._hear = None
             await life.close()
-            self.ended.set()
 
     @property
     def stops(self) -> int:
