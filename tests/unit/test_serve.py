@@ -261,6 +261,7 @@ def test_a_place_where_nobody_can_listen_is_named_with_its_flag(
     (tmp_path / "a.file").touch()
     tokens = f'[[tokens]]\nname = "ops"\nhash = "{hash_of("x" * 32)}"\n'
     (tmp_path / "tokens").write_text(tokens)
+    (tmp_path / "tokens").chmod(0o600)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         anywhere = ["--url", "memory://", "--port", "0", "--http-port", "0"]
