@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 
 from penstock.client.arguments import Arguments, Items
 from penstock.client.context import Context
-from penstock.client.errors import BadDeclaration
+from penstock.client.errors import BadDeclaration, Dead, Retry
 from penstock.client.job import PushedJob, PushedJobs
 from penstock.client.options import Errors, Options, Plan, planned
 from penstock.client.said import in_words, iterable, some_time
@@ -59,6 +59,9 @@ class Task(Generic[P, T, C]):
         check_bool(result, "result")
         self.retry_on = _errors(retry_on, "retry_on")
         self.dead_on = _errors(dead_on, "dead_on")
+        self._retried_groups = tuple(
+            each for each in self.retry_on if issubclass(each, BaseExceptionGroup)
+        )  # whatever is in them
         self.soft_timeout_ms = (
             None if soft_timeout is None else some_time(soft_timeout, "soft_timeout")
         )
@@ -87,13 +90,17 @@ class Task(Generic[P, T, C]):
     def retries(self, error: BaseException) -> bool:
         """Whether another attempt may help after this error.
 
-        What is no Exception (a soft timeout, an exit, an interrupt) says nothing about the job.
+        After a group of errors it does if it may help after each of them: the handler would meet
+        those again that it does not mend. What is no Exception (a soft timeout, an exit, an
+        interrupt) says nothing about the job.
         """
-        from penstock.client.errors import Retry
-
-        if isinstance(error, self.dead_on):
+        if isinstance(error, Retry):
+            return True
+        if isinstance(error, (Dead, *self.dead_on)):
             return False
-        return isinstance(error, (*self.retry_on, Retry)) or not isinstance(error, Exception)
+        if isinstance(error, BaseExceptionGroup) and not isinstance(error, self._retried_groups):
+            return all(map(self.retries, error.exceptions))
+        return isinstance(error, self.retry_on) or not isinstance(error, Exception)
 
     def options(self, **options: Unpack[Options]) -> "Task[P, T, C]":
         """The same task, pushed with these options."""
