@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from penstock.events.log import EventLog, event_log
-from penstock.model.errors import Invalid
+from penstock.model.errors import Invalid, Unavailable
 from penstock.model.event import EventSink
 from penstock.model.policy import DEFAULT_CAPS, Caps
 from penstock.model.store import Store
@@ -23,6 +23,9 @@ from penstock.stores.journal.settings import Settings
 if TYPE_CHECKING:
     from penstock.stores.embedded import EmbeddedStore
     from penstock.stores.journal.base import Journal
+
+
+IS_IT_RUNNING: Final = "is penstock serve running there?"  # of a server that does not answer
 
 
 async def open_store(
@@ -71,7 +74,10 @@ async def open_store(
         if isinstance(events, EventLog):
             raise Invalid("a server keeps its own events: penstock serve --events DIR", "events")
         store = RemoteStore(target_of(url, None if "@" in parts.netloc else token))
-        await store.connect()
+        try:
+            await store.connect()
+        except Unavailable as error:
+            raise Unavailable(f"{error.message}; {IS_IT_RUNNING}") from error
         return store
     path, settings = _path(url, parts), _settings(parts.query)
     _journal(url, parts.scheme, path)  # or say what is wrong with the url

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,7 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.client.arguments import Arguments, BadArguments, Items
+from penstock.client.errors import BadDeclaration
 from penstock.model.job import Codec
 
 CONTEXT = Context.alone("default", "f")
@@ -251,7 +252,7 @@ def test_what_cannot_be_sent_is_refused_at_the_push(value: Any, codec: Codec) ->
     arguments = Arguments(unannotated, "f")
     with pytest.raises(TypeError, match="task 'f': an argument cannot be sent"):
         arguments.encode(codec, (value,), {})
-    with pytest.raises(TypeError, match="argument of job 1 of its chunk cannot be sent"):
+    with pytest.raises(TypeError, match="argument of job 1 cannot be sent"):
         arguments.encode_many(codec, [(1,), (value,)], bytearray())
 
 
@@ -353,7 +354,7 @@ def test_an_argument_by_itself_is_no_tuple_of_arguments(said: Any) -> None:
 
 
 def test_a_wrong_call_among_many_says_so_as_it_is() -> None:
-    with pytest.raises(TypeError, match=r"^task 'f': Extra positional"):
+    with pytest.raises(TypeError, match=r"^task 'f', job 1: Extra positional"):
         Arguments(plain, "f").encode_many("json", [(1,), (1, 2, 3)], bytearray())
 
 
@@ -378,6 +379,57 @@ def test_an_item_of_a_batch_is_checked_by_the_lists_annotation() -> None:
         items.encode("json", (1, 2), {})
     with pytest.raises(TypeError, match="cannot be sent"):
         items.encode_many("json", [object()], bytearray())
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int = 0
+
+
+class Row(msgspec.Struct, array_like=True):
+    a: int
+    b: int = 0
+
+
+ARGUMENTS: list[Any] = [(1,), (1, 2), [1], {"a": 1}, Pair(1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [
+        (int, []),
+        (str | None, []),
+        (datetime, []),
+        (Literal["a"], []),
+        (Annotated[int, msgspec.Meta(ge=0)], []),
+        (Any, ARGUMENTS),
+        (msgspec.Raw, ARGUMENTS),
+        (tuple[int, int], [(1,), (1, 2), [1], Pair(1)]),
+        (set[int], [(1,), (1, 2), [1], Pair(1)]),
+        (Pair, [(1,), (1, 2), [1], Pair(1)]),
+        (Row, [(1,), (1, 2), [1], Pair(1)]),
+        (Point, [{"a": 1}]),
+        (dict[str, int], [{"a": 1}]),
+        (int | dict[str, int], [{"a": 1}]),
+        (int | list[int] | Point, ARGUMENTS),
+    ],
+)
+def test_arguments_that_can_be_no_item_are_refused_where_they_are_pushed(
+    kind: Any, taken: list[Any]
+) -> None:
+    def handler(items: list[Any]) -> None: ...
+
+    handler.__annotations__["items"] = list[kind]
+    items, data = Items(handler, "f"), bytearray()
+    for said in ARGUMENTS:
+        if said in taken:
+            assert items.encode_many("json", [said], data)
+            assert items.encode("json", (said,), {})
+            continue
+        with pytest.raises(BadDeclaration, match=r"^jobs: batch task 'f' .* and job 11 is "):
+            items.encode_many("json", [None, said, said], data, 10)
+        with pytest.raises(BadDeclaration, match=r"^item: batch task 'f' "):
+            items.encode("json", (said,), {})
 
 
 def test_a_batch_of_bytes_is_not_looked_into() -> None:

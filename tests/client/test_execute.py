@@ -133,6 +133,39 @@ def test_what_an_exception_means(
     assert summary(outcome) == (type(error).__name__, str(error), dead, retry_in_ms)
 
 
+NESTED = ExceptionGroup("all", [KeyError(), ExceptionGroup("some", [ConnectionError()])])
+
+
+@pytest.mark.parametrize(
+    ("errors", "options", "dead", "retry_in_ms"),
+    [
+        ([KeyError(), ValueError()], {}, False, None),
+        ([ConnectionResetError(), TimeoutError()], {"retry_on": OSError}, False, None),
+        ([ConnectionResetError(), ValueError()], {"retry_on": OSError}, True, None),
+        ([ConnectionResetError(), KeyError()], {"dead_on": LookupError}, True, None),
+        ([NESTED], {"retry_on": (ConnectionError, LookupError)}, False, None),
+        ([NESTED], {"retry_on": LookupError}, True, None),
+        ([ValueError(), Dead("never")], {}, True, None),
+        ([ValueError(), Retry("1s"), Retry("5m"), Retry()], {}, False, 300_000),
+        ([ValueError(), Retry("1s")], {"retry_on": OSError}, True, None),
+        ([Retry("1s"), Dead("never")], {}, True, None),
+        ([KeyError(), SoftTimeout()], {}, False, None),
+        ([KeyError(), SoftTimeout()], {"retry_on": OSError}, True, None),
+        ([ValueError()], {"retry_on": ExceptionGroup}, False, None),
+        ([ValueError()], {"dead_on": ExceptionGroup}, True, None),
+    ],
+)
+def test_a_group_is_tried_again_if_all_that_is_in_it_would_be(
+    app: Penstock,
+    errors: list[BaseException],
+    options: Any,
+    dead: bool,
+    retry_in_ms: int | None,
+) -> None:
+    outcome = run(app, raising(BaseExceptionGroup("some", errors)), **options)
+    assert summary(outcome)[2:] == (dead, retry_in_ms)
+
+
 def test_a_trace_begins_in_the_handler(app: Penstock) -> None:
     def inner() -> None:
         raise ValueError("deep")

@@ -32,6 +32,17 @@ async def size(app: Penstock, queue: str) -> int:
     return sum(info.counts.values())
 
 
+def test_a_server_that_is_not_there_is_asked_about() -> None:
+    app = Penstock("penstock://127.0.0.1:1")
+
+    @app.task
+    def one() -> None: ...
+
+    said = r"^penstock://127.0.0.1:1 cannot be reached: .*; is penstock serve running there\?$"
+    with app, pytest.raises(Unavailable, match=said):
+        one.push()
+
+
 def test_many_threads_push_through_one_app(url: str) -> None:
     with Penstock(url) as app:
         task = counting(app, "threads")

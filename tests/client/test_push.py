@@ -8,6 +8,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.client import sending
+from penstock.client.errors import BadDeclaration
 from penstock.model.errors import Conflict, Invalid
 from penstock.model.lifecycle import State
 
@@ -205,6 +206,25 @@ def test_synchronous_calls_are_refused_inside_a_loop(app: Penstock, send: Any) -
     ]
     assert asked == []
     assert count(app) == 1
+
+
+def test_a_tuple_of_arguments_is_no_item_and_is_refused_by_its_place(app: Penstock) -> None:
+    """Also behind the first chunk, asynchronously, and at one instant: then none is there."""
+
+    @app.task(queue="mail", batch=10)
+    def index(items: list[int]) -> None: ...
+
+    said = [0, 1, 2, (3,)]
+    wanted = r"^jobs: batch task 'index' is pushed by items, each int, and job 3 is a tuple$"
+    with pytest.raises(BadDeclaration, match=wanted):
+        index.push_many(said, chunk=2, atomic=True)
+    with pytest.raises(BadDeclaration, match=wanted):
+        asyncio.run(index.apush_many(said, chunk=2, atomic=True))
+    with pytest.raises(BadDeclaration, match=r"^item: "):
+        index.push((3,))  # type: ignore[arg-type]
+    with pytest.raises(BadDeclaration, match=r"^jobs: is 5, not items of its batch$"):
+        index.push_many(5)  # type: ignore[arg-type]
+    assert count(app) == 0
 
 
 def test_a_batch_task_pushes_items(app: Penstock) -> None:

@@ -224,6 +224,19 @@ async def test_a_clock_that_jumps_fires_nothing_twice_and_nothing_early(h: Harne
 # -- overlap and missed ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("overlap", "waiting"), [("allow", 60), ("skip", 1)])
+async def test_instants_pile_up_while_nobody_runs_them_unless_they_are_skipped(
+    h: Harness, overlap: str, waiting: int
+) -> None:
+    """Whatever `missed` says: they were there in time."""
+    one = scheduler(h, spec(overlap=overlap, missed="none"))
+    await one.turn()
+    for _ in range(60):
+        await h.advance(MINUTE)
+        await one.turn()
+    assert len(await fired(h)) == waiting
+
+
 async def test_overlap_skip_runs_one_at_a_time(h: Harness) -> None:
     one = scheduler(h, spec(overlap="skip"))
     await one.turn()

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import Row
 
 from penstock.spark import report
-from penstock.spark.plots import Line, duration, plot
+from penstock.spark.plots import Line, plot
 
 MIDNIGHT = 1_794_787_200
 
@@ -99,10 +99,8 @@ def test_scales_are_round_and_nothing_exceeds_them(most: float, wanted: list[str
 
 def test_durations_are_said_as_people_would() -> None:
     drawn = plot(times(3), [Line("a", [30, None, 200_000])], durations=True)
-    assert scale(drawn) == ["10 ms", "100 ms", "1 s", "10 s", "1 min", "10 min"]
-    assert scale(plot(times(1), [Line("a", [None])], durations=True)) == ["1 ms", "10 ms"]
-    said = [duration(ms) for ms in (0, 999, 1_040, 61_000, 5_400_000, 864_000_000)]
-    assert said == ["0 ms", "999 ms", "1 s", "1 min", "1.5 h", "10 days"]
+    assert scale(drawn) == ["10ms", "100ms", "1s", "10s", "1m", "10m"]
+    assert scale(plot(times(1), [Line("a", [None])], durations=True)) == ["1ms", "10ms"]
 
 
 def test_where_nothing_is_known_nothing_is_drawn_and_a_single_point_is_a_dot() -> None:

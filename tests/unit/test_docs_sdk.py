@@ -1,10 +1,13 @@
 """The pages of the SDK are run as they stand; its tables name every option."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,30 +42,48 @@ def ran(directory: Path, *command: str) -> str:
     return done.stdout
 
 
+@contextmanager
+def started(directory: Path, command: list[str]) -> "Iterator[subprocess.Popen[bytes]]":
+    """A command of ours, until a signal ends it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", *command],
+        cwd=directory,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+
+
 def comments(program: str) -> list[str]:
     return re.findall(r"print\(.*\)  # (.*)", program)
 
 
 def test_the_tutorial(tmp_path: Path) -> None:
     files = {program.splitlines()[0].removeprefix("# "): program for program in programs(TUTORIAL)}
-    assert list(files) == ["shop.py", "push.py", "ask.py", "test_shop.py"]
+    beside = ["ask.py", "more.py"]  # a worker
+    assert list(files) == ["shop.py", "push.py", *beside, "test_shop.py", "elsewhere.py"]
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    said = re.findall(r"^penstock ((?:worker|serve) .*)$", TUTORIAL, re.MULTILINE)
+    worker, server, another = (each.split() for each in said)
     assert ran(tmp_path, "push.py").splitlines() == comments(files["push.py"])
-    (command,) = re.findall(r"^penstock (worker .*)$", TUTORIAL, re.MULTILINE)
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli.main", *command.split()],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert ran(tmp_path, "ask.py").splitlines() == comments(files["ask.py"])
-    finally:
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) == 0
+    with started(tmp_path, worker):
+        for name in beside:
+            assert ran(tmp_path, name).splitlines() == comments(files[name])
     ran(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py")
+    with started(tmp_path, [*server, "--port", "0", "--http-port", "0", "--json"]) as serving:
+        assert serving.stdout is not None
+        address = json.loads(serving.stdout.readline())["tcp"]
+        text = files["elsewhere.py"]
+        (tmp_path / "elsewhere.py").write_text(text.replace("127.0.0.1:6789", address))
+        with started(tmp_path, [each.replace("127.0.0.1:6789", address) for each in another]):
+            assert ran(tmp_path, "elsewhere.py").splitlines() == comments(text)
 
 
 def test_the_page_about_tests(tmp_path: Path) -> None:

@@ -8,9 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.checks_values import show
-from penstock.model.duration import duration_ms, say_ms
+from penstock.model.duration import about_ms, duration_ms, say_ms
 from penstock.model.errors import Invalid
 from penstock.model.policy import DAY_MS, HOUR_MS, MAX_DURATION_MS, MINUTE_MS
+
+
+def test_a_measured_duration_is_said_in_its_largest_unit() -> None:
+    measured = (0, 0.34, 999, 1_040, 61_000, 5_400_000, 864_000_000)
+    assert [*map(about_ms, measured)] == ["0ms", "0.3ms", "999ms", "1s", "1m", "1.5h", "10d"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.errors import Invalid, Unavailable
+from penstock.model.errors import Conflict, Invalid, Unavailable
 from penstock.model.job import JobSpec
 from penstock.protocol.access import OpenToAll
 from penstock.server.auth import Tokens, hash_of
@@ -92,7 +93,7 @@ def test_a_server_that_cannot_listen_everywhere_listens_nowhere() -> None:
         holder = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
         taken = holder.sockets[0].getsockname()[1]
         server = await Server.open(MEMORY, transports)
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(Conflict, match=r"^http_port: 127.0.0.1:\d+ is taken$"):
             await server.start()
         assert made[0].stopped == [0]
         with pytest.raises(Unavailable):
@@ -242,6 +243,33 @@ def test_the_command_refuses_an_open_door(tmp_path: Path) -> None:
     assert answer.returncode == 2
     assert "penstock token create" in answer.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--port", "TAKEN"], "127.0.0.1:TAKEN is taken; --port (or PENSTOCK_PORT,"),
+        (["--http-port", "TAKEN"], "127.0.0.1:TAKEN is taken; --http-port (or PENSTOCK_HTTP_PORT,"),
+        (["--unix", "a.file"], "'a.file' is there and is no socket; --unix (or PENSTOCK_UNIX,"),
+        (["--unix", "no/x"], "nobody can listen at no/x: No such file or directory; --unix (or"),
+        (["--host", "::9", "--tokens-file", "tokens"], "nobody can listen at [::9]:0: "),
+    ],
+)
+def test_a_place_where_nobody_can_listen_is_named_with_its_flag(
+    tmp_path: Path, flags: list[str], told: str
+) -> None:
+    (tmp_path / "a.file").touch()
+    tokens = f'[[tokens]]\nname = "ops"\nhash = "{hash_of("x" * 32)}"\n'
+    (tmp_path / "tokens").write_text(tokens)
+    (tmp_path / "tokens").chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        anywhere = ["--url", "memory://", "--port", "0", "--http-port", "0"]
+        said = [port if each == "TAKEN" else each for each in flags]
+        answer = command(tmp_path, "serve", *anywhere, *said)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(told.replace("TAKEN", port))
+    assert answer.stderr.count("\n") == 1
 
 
 def test_the_command_refuses_what_it_does_not_understand(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 from penstock import Context, Penstock, SoftTimeout, at_once
@@ -51,6 +52,21 @@ async def spins() -> None:
     tell("spins")
     while True:
         pass
+
+
+@app.task
+async def blocks(seconds: float) -> None:
+    tell("blocks")
+    time.sleep(seconds)  # noqa: ASYNC251 - what a handler must not do
+
+
+@app.task
+async def lingers(seconds: float) -> None:
+    tell("lingers")
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
 
 
 @app.task

@@ -152,6 +152,35 @@ def test_a_soft_timeout_is_raised_in_the_handler(pool: str) -> None:
             jobs = [await task.apush() for task in (naps, spins, ignores, quick)]
             ended = [await ending(job) for job in jobs]
             assert ended == ["'tidied up'", "'tidied up'", "dead SoftTimeout", "'done'"]
+            (error,) = (await seen(app, jobs[2].id)).errors
+            assert error.message == "it has run for 20ms"
+            frames = [line for line in error.trace.splitlines() if "File" in line]
+            assert "in ignores" in frames[0], "what drives the handler is not the reader's"
+
+    run(case)
+
+
+@each_pool
+def test_a_soft_timeout_reaches_a_handler_that_waits_for_what_is_not_cancelled(pool: str) -> None:
+    app = shop()
+
+    async def stubborn() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "anyway"
+        return "slept"
+
+    @app.task(soft_timeout="20ms")
+    async def waits() -> str:
+        try:
+            return await asyncio.create_task(stubborn())
+        except SoftTimeout:
+            return "tidied up"
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool):
+            assert await ending(await waits.apush()) == "'tidied up'"
 
     run(case)
 
@@ -173,6 +202,9 @@ def test_a_timeout_is_told_as_any_other_failure_is(caplog: pytest.LogCaptureFixt
             pair = await rows.apush_many([1, 2])
             for each in (job, *pair):
                 assert await ending(each) == "dead timeout"
+            said_there = {
+                f"{error.kind}: {error.message}" for error in (await seen(app, job.id)).errors
+            }
         assert (worker.counts.timed_out, worker.counts.dead) == (4, 3)
         said = {
             (record.levelname, record.getMessage())
@@ -180,6 +212,7 @@ def test_a_timeout_is_told_as_any_other_failure_is(caplog: pytest.LogCaptureFixt
             if "timeout" in record.getMessage()
         }
         why = "timeout: the attempt ran longer than 30ms"
+        assert said_there == {why}, "by the store in the same words"
         assert said == {
             ("WARNING", f"job {job.id} failed: {why}"),
             ("ERROR", f"job {job.id} is dead: {why}"),

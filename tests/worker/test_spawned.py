@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from penstock.model.lifecycle import State
 from tests.faults.stores import ROOT
 from tests.worker import shop
 from tests.worker.harness import ending, eventually, run, seen
-from tests.worker.spawned import serving, worker
+from tests.worker.spawned import PATIENCE_S, serving, worker
 
 
 @asynccontextmanager
@@ -53,6 +54,28 @@ def test_signals_end_it_gracefully_and_then_at_once(tmp_path: Path) -> None:
                 back = await seen(shop.app, stuck.id)
                 assert (back.state, back.attempt, back.errors) == (State.READY, 0, ())
         assert '"message":"' in log.read_text()
+
+    run(case)
+
+
+@pytest.mark.parametrize("how", ["blocks", "lingers"])
+def test_a_handler_that_does_not_stop_does_not_put_off_the_end(tmp_path: Path, how: str) -> None:
+    """The time that running jobs have left is when the process ends, not when it begins to."""
+    log = tmp_path / "log"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                stuck = await shop.app.tasks[how].apush(60)
+                with worker(url, log, "--shutdown-s", "1") as blocked:
+                    await blocked.hears(how)
+                    began = time.monotonic()
+                    blocked.tell(signal.SIGTERM)
+                    assert await blocked.end() == 0
+                    took = time.monotonic() - began
+                back = await seen(shop.app, stuck.id)
+                assert (back.state, back.attempt, back.errors) == (State.READY, 0, ())
+                assert 0.5 < took < 2.5
 
     run(case)
 
@@ -114,6 +137,44 @@ def test_it_goes_on_with_a_server_that_was_killed_and_came_back(tmp_path: Path) 
                     assert await working.end() == 0
 
     run(case)
+
+
+def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> None:
+    log, store = tmp_path / "log", "memory://"
+
+    async def case() -> None:
+        with serving(store, log) as (server, url):
+            server.process.kill()
+            await server.end()
+        with worker(url, log) as early, worker(url, log) as unlucky:
+            said = f"the worker waits for its store: {url} cannot be reached"
+
+            async def waiting() -> bool:
+                return log.read_text().count(said) == 2
+
+            await eventually(waiting)
+            unlucky.tell(signal.SIGTERM)
+            assert await unlucky.end() == 0
+            with serving(store, log, int(url.rpartition(":")[2])):
+                async with reaching(url):
+                    assert await ending(await shop.quick.apush(2)) == "2"
+                    early.tell(signal.SIGTERM)
+                    assert await early.end() == 0
+            text = log.read_text()
+            assert text.count("is penstock serve running there?") == 2, "each says so once"
+            assert text.count("the store answers") == 1
+
+    run(case)
+
+
+def test_what_no_waiting_mends_is_said_at_once(tmp_path: Path) -> None:
+    """Also of a server: only one that does not answer is waited for."""
+    log, broken = tmp_path / "log", tmp_path / "jobs.db"
+    broken.write_bytes(b"no store at all" * 1_000)
+    for url in (f"sqlite:///{broken}", "penstock://"):
+        with worker(url, log) as refused:
+            assert refused.process.wait(PATIENCE_S) == 2
+    assert "waits for its store" not in log.read_text()
 
 
 def test_the_late_ack_of_a_stopped_worker_is_refused(tmp_path: Path) -> None:

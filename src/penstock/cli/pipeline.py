@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.model.duration import about_ms
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run(
             pipeline.rebuild()
         seconds = perf_counter() - began
     bad = f"; {pipeline.bad:,} bad lines are in bronze/bad" if pipeline.bad else ""
-    print(f"{pipeline.lines:,} lines in {seconds:.1f} s{bad}")
+    print(f"{pipeline.lines:,} lines in {about_ms(seconds * 1_000)}{bad}")
 
 
 def report(

@@ -12,12 +12,14 @@ from typing import Annotated
 import typer
 import uvloop
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import Conflict, PenstockError, Unavailable
+from penstock.server.places import SETTING
 from penstock.server.server import Server
 from penstock.settings import Settings, load, show, without_password
 from penstock.telemetry import logs
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PLACES = {"host", *SETTING.values()}
 
 
 def serve(
@@ -33,9 +35,19 @@ def serve(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(loaded.settings, as_json))
     except (PenstockError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(_sentence(error), file=sys.stderr)
         return 2
     return 0
+
+
+def _sentence(error: Exception) -> str:
+    """What is wrong; of a place that cannot be listened at, which flag names another."""
+    if isinstance(error, Conflict | Unavailable) and error.field in PLACES:
+        flag = f"--{error.field.replace('_', '-')}"
+        free = ", 0 a free one" if error.field.endswith("port") else ""
+        variable = f"PENSTOCK_{error.field.upper()}"
+        return f"{error.message}; {flag} (or {variable}, penstock.toml) names another{free}"
+    return str(error)
 
 
 async def _serve(settings: Settings, as_json: bool) -> None:

@@ -38,11 +38,10 @@ from penstock.model.errors import (
     PenstockError,
     StorageFull,
     Unauthenticated,
-    Unavailable,
 )
 from penstock.model.policy import DEFAULT_CONFIG
 from penstock.model.store import QueueInfo, Store
-from penstock.open import JOURNALS, journal_at, open_store
+from penstock.open import IS_IT_RUNNING, JOURNALS, journal_at, open_store
 from penstock.settings import load
 from penstock.stores.journal.base import JournalError
 from penstock.stores.remote import RemoteStore
@@ -178,8 +177,8 @@ def _sentence(error: PenstockError, words: Mapping[str, str]) -> str:
     if isinstance(error, Invalid) and error.field:
         said = f"{_word(error.field, words)}: {said}"
     advice = _ADVICE.get(type(error))
-    if isinstance(error, Unavailable) and "cannot be reached" in error.message:
-        advice = "is penstock serve running there? --url or PENSTOCK_URL names another"
+    if said.endswith(IS_IT_RUNNING):
+        return f"{said} --url or PENSTOCK_URL names another"
     return f"{said}; {advice}" if advice else said
 
 

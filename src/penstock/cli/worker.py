@@ -51,7 +51,10 @@ def command(
         str | None, typer.Option(help="How long a lease is: 30s; what the jobs ask for.")
     ] = None,
     shutdown_s: Annotated[
-        float, typer.Option(min=0, help="How long running jobs may take at the end.")
+        float,
+        typer.Option(
+            min=0, help="Within how long of a signal to end; running jobs have most of it."
+        ),
     ] = 30.0,
     no_cron: Annotated[
         bool, typer.Option("--no-cron", help="Leave the app's schedules to others.")

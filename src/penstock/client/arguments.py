@@ -11,7 +11,7 @@ task. `*args` and `**kwargs` travel as a list and an object under their own name
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -19,6 +19,8 @@ from msgspec.structs import astuple
 
 from penstock.client.context import Context
 from penstock.client.errors import BadDeclaration
+from penstock.client.forms import never
+from penstock.model.checks_values import show
 from penstock.model.job import Codec
 
 ENCODERS: Final[dict[str, Any]] = {
@@ -80,6 +82,8 @@ class Hints:
 class Arguments:
     """How the arguments of one handler are bound, encoded, decoded and passed."""
 
+    many: ClassVar = "tuples of arguments, or mappings of named ones"  # what push_many takes
+
     def __init__(self, handler: Callable[..., Any], name: str) -> None:
         self.name = name
         self.signature = inspect.signature(handler)
@@ -105,14 +109,17 @@ class Arguments:
 
     # -- at the push -----------------------------------------------------------------------------
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Struct:
-        """Raises TypeError as a plain call with these arguments would."""
+    def bind(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], place: int | None = None
+    ) -> Struct:
+        """Raises TypeError as a plain call with these arguments would. `place`: among many."""
         try:
             if self._bound is None:
                 return self.form(*args, **kwargs)
             return self.form(**self._bound.bind(*args, **kwargs).arguments)
         except TypeError as error:
-            raise TypeError(f"task {self.name!r}: {error}") from None
+            which = "" if place is None else f", job {place}"
+            raise TypeError(f"task {self.name!r}{which}: {error}") from None
 
     def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         value = self.bind(args, kwargs)
@@ -121,32 +128,37 @@ class Arguments:
         except _ENCODING as error:
             raise _unsendable(self.name, error) from error
 
-    def encode_many(self, codec: Codec, said: Iterable[Said], data: bytearray) -> list[int]:
-        """Append every job's payload to `data`; answers where each ends."""
+    def encode_many(
+        self, codec: Codec, said: Iterable[Said], data: bytearray, first: int = 0
+    ) -> list[int]:
+        """Append every job's payload to `data`; answers where each ends. `first`: how many jobs
+        came before, for naming one that is wrong."""
         encode_into, form = _encoder(codec).encode_into, self.form
         straight = self._bound is None
         ends: list[int] = []
         for each in said:
             # A tuple of all arguments is built in C; whatever else it is, `_one` knows.
             try:
-                value = form(*each) if straight and type(each) is tuple else self._one(each)
+                value = form(*each) if straight and type(each) is tuple else None
             except TypeError:
-                value = self._one(each)
+                value = None
+            if value is None:
+                value = self._one(each, first + len(ends))
             try:
                 encode_into(value, data, -1)
             except _ENCODING as error:
-                raise _unsendable(self.name, error, len(ends)) from error
+                raise _unsendable(self.name, error, first + len(ends)) from error
             ends.append(len(data))
         return ends
 
-    def _one(self, said: Any) -> Struct:
+    def _one(self, said: Any, place: int) -> Struct:
         if isinstance(said, Mapping):
-            return self.bind((), said)
+            return self.bind((), said, place)
         if isinstance(said, Sequence) and not isinstance(said, str | bytes):
-            return self.bind(said, {})
+            return self.bind(said, {}, place)
         raise BadDeclaration(
             "push_many takes a tuple of arguments or a mapping of named ones for each job,"
-            f" not {type(said).__name__}: write ({said!r},)",
+            f" and job {place} is {type(said).__name__}: write ({said!r},)",
             "jobs",
         )
 
@@ -192,6 +204,8 @@ class Arguments:
 class Items:
     """The argument of a batch task: a list, of which every job carries one item."""
 
+    many: ClassVar = "items of its batch"
+
     def __init__(self, handler: Callable[..., Any], name: str) -> None:
         self.name = name
         hints = Hints(handler, name)
@@ -206,6 +220,8 @@ class Items:
             )
         item = _decodable(_item(hints.of(lists[0]), name), name, f"an item of {lists[0].name!r}")
         self._list = lists[0].name
+        self._item_name = getattr(item, "__name__", str(item))
+        self._never = never(item)
         self._takes_bytes = item in (bytes, Any)
         self._one = {codec: make(item) for codec, make in _DECODERS.items()}
         self._all: Any = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
@@ -213,21 +229,39 @@ class Items:
     def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         if len(args) != 1 or kwargs:
             raise TypeError(f"batch task {self.name!r}: push takes one item")
+        if codec != "bytes":
+            self._check(args)
         try:
             return encoded(codec, args[0])
         except Unsendable as error:
             raise _unsendable(self.name, error) from error.__cause__
 
-    def encode_many(self, codec: Codec, said: Iterable[Any], data: bytearray) -> list[int]:
+    def encode_many(
+        self, codec: Codec, said: Sequence[Any], data: bytearray, first: int = 0
+    ) -> list[int]:
         encode_into = _bytes_into if codec == "bytes" else ENCODERS[codec].encode_into
+        if codec != "bytes":
+            self._check(said, first)
         ends: list[int] = []
         for each in said:
             try:
                 encode_into(each, data, -1)
             except _ENCODING as error:
-                raise _unsendable(self.name, error, len(ends)) from error
+                raise _unsendable(self.name, error, first + len(ends)) from error
             ends.append(len(data))
         return ends
+
+    def _check(self, said: Sequence[Any], first: int | None = None) -> None:
+        """Raises BadDeclaration for a tuple of arguments, or a mapping of them, that is no item."""
+        if not any(issubclass(kind, self._never) for kind in set(map(type, said))):
+            return
+        place = next(at for at, each in enumerate(said) if isinstance(each, self._never))
+        which = "it" if first is None else f"job {first + place}"
+        raise BadDeclaration(
+            f"batch task {self.name!r} is pushed by items, each {self._item_name}, and {which} is"
+            f" {show(said[place])}",
+            "item" if first is None else "jobs",
+        )
 
     def decode(self, codec: Codec, payload: bytes) -> Any:
         decoder = self._one.get(codec)
@@ -295,7 +329,7 @@ def _encoder(codec: Codec) -> Any:
 
 
 def _unsendable(name: str, error: Exception, place: int | None = None) -> TypeError:
-    which = "" if place is None else f" of job {place} of its chunk"
+    which = "" if place is None else f" of job {place}"
     return TypeError(f"task {name!r}: an argument{which} cannot be sent: {error}")
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
-from penstock.client.errors import Dead, Retry
+from penstock.client.errors import Retry
 from penstock.client.soft import within
 from penstock.model.fingerprint import masked
 from penstock.model.job import Codec, JobError
@@ -165,10 +165,11 @@ def failed(task: "Task[..., Any, Any]", error: BaseException) -> Failed:
         # handler has to do with it.
         return Failed(error=JobError(kind=type(error).__name__, message=str(error)), dead=True)
     told = job_error(error)
-    if isinstance(error, Retry):
-        return Failed(error=told, retry_in_ms=error.after_ms)
-    dead = isinstance(error, Dead) or not task.retries(error)
-    return Failed(error=told, dead=dead)
+    if not task.retries(error):
+        return Failed(error=told, dead=True)
+    waits = [leaf.after_ms for leaf in _leaves(error) if isinstance(leaf, Retry)]
+    longest = max((each for each in waits if each is not None), default=None)
+    return Failed(error=told, retry_in_ms=longest)
 
 
 def job_error(error: BaseException) -> JobError:
@@ -217,7 +218,12 @@ def _message(error: BaseException) -> str:
         return f"its message cannot be said: {type(another).__name__}"
 
 
-_OURS: Final = {__name__, "penstock.client.arguments", "penstock.client.soft"}
+_OURS: Final = {
+    __name__,
+    "penstock.client.arguments",
+    "penstock.client.soft",
+    "penstock.model.resuming",
+}
 
 
 # -- batches -------------------------------------------------------------------------------------

@@ -36,11 +36,13 @@ class Sending:
         self._arguments = arguments
         self._atomic = atomic
         self._bulk: str | None = None
+        self._packed = 0  # jobs, so that one that is wrong can be named
 
     def packed(self, said: Iterable[Any]) -> Iterator[Run]:
         """The jobs of one chunk with their payloads end to end; several runs if they are large."""
         data = bytearray()
-        ends = self._arguments.encode_many(self._plan.job.codec, said, data)
+        ends = self._arguments.encode_many(self._plan.job.codec, said, data, self._packed)
+        self._packed += len(ends)
         if len(data) <= MOST_BYTES:
             if ends:
                 yield self._plan.run(bytes(data), ends)

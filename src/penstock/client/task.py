@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 
 from penstock.client.arguments import Arguments, Items
 from penstock.client.context import Context
-from penstock.client.errors import BadDeclaration
+from penstock.client.errors import BadDeclaration, Dead, Retry
 from penstock.client.job import PushedJob, PushedJobs
 from penstock.client.options import Errors, Options, Plan, planned
 from penstock.client.said import in_words, iterable, some_time
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from penstock.client.flow import Signature
 
 log: Final = logging.getLogger("penstock.push")
-
-MANY: Final = "tuples of arguments, or mappings of named ones"
 
 P = ParamSpec("P")
 T = TypeVar("T")  # what a job's result is
@@ -61,6 +59,9 @@ class Task(Generic[P, T, C]):
         check_bool(result, "result")
         self.retry_on = _errors(retry_on, "retry_on")
         self.dead_on = _errors(dead_on, "dead_on")
+        self._retried_groups = tuple(
+            each for each in self.retry_on if issubclass(each, BaseExceptionGroup)
+        )  # whatever is in them
         self.soft_timeout_ms = (
             None if soft_timeout is None else some_time(soft_timeout, "soft_timeout")
         )
@@ -89,13 +90,17 @@ class Task(Generic[P, T, C]):
     def retries(self, error: BaseException) -> bool:
         """Whether another attempt may help after this error.
 
-        What is no Exception (a soft timeout, an exit, an interrupt) says nothing about the job.
+        After a group of errors it does if it may help after each of them: the handler would meet
+        those again that it does not mend. What is no Exception (a soft timeout, an exit, an
+        interrupt) says nothing about the job.
         """
-        from penstock.client.errors import Retry
-
-        if isinstance(error, self.dead_on):
+        if isinstance(error, Retry):
+            return True
+        if isinstance(error, (Dead, *self.dead_on)):
             return False
-        return isinstance(error, (*self.retry_on, Retry)) or not isinstance(error, Exception)
+        if isinstance(error, BaseExceptionGroup) and not isinstance(error, self._retried_groups):
+            return all(map(self.retries, error.exceptions))
+        return isinstance(error, self.retry_on) or not isinstance(error, Exception)
 
     def options(self, **options: Unpack[Options]) -> "Task[P, T, C]":
         """The same task, pushed with these options."""
@@ -144,14 +149,15 @@ class Task(Generic[P, T, C]):
         chunk: int = MAX_BATCH,
         atomic: bool = False,
     ) -> PushedJobs[T]:
-        """Push many jobs: a tuple of arguments, or a mapping of named ones, for each.
+        """Push many jobs: a tuple of arguments, or a mapping of named ones, for each; of a batch task
+        the items themselves.
 
         They go in chunks of at most 10,000 (and 32 MiB), each all or nothing. With `atomic` all of
         them appear at one instant, or none.
         """
         sending = Sending(self.app.home, self._before(), self.arguments, chunk, atomic)
         try:
-            async for said in _chunks(jobs, sending.chunk):
+            async for said in _chunks(jobs, sending.chunk, self.arguments.many):
                 for run in sending.packed(said):
                     await sending.send(run)
             await sending.commit()
@@ -166,7 +172,7 @@ class Task(Generic[P, T, C]):
         home = self.app.home
         home.may_block("push_many()", "apush_many()")
         sending = Sending(home, self._before(), self.arguments, chunk, atomic)
-        source = iter(iterable(jobs, "jobs", MANY))
+        source = iter(iterable(jobs, "jobs", self.arguments.many))
         try:
             while said := list(islice(source, sending.chunk)):
                 for run in sending.packed(said):
@@ -254,10 +260,10 @@ def _place(signature: inspect.Signature, name: str | None) -> int | None:
 
 
 async def _chunks(
-    jobs: "Iterable[Any] | AsyncIterable[Any]", chunk: int
+    jobs: "Iterable[Any] | AsyncIterable[Any]", chunk: int, many: str
 ) -> AsyncIterator[Iterable[Any]]:
     if not isinstance(jobs, AsyncIterable):
-        source = iter(iterable(jobs, "jobs", MANY))
+        source = iter(iterable(jobs, "jobs", many))
         while said := list(islice(source, chunk)):
             yield said
         return

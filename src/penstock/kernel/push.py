@@ -14,6 +14,7 @@ from penstock.kernel.commands import Load, Push
 from penstock.kernel.ending import size_of
 from penstock.kernel.limits import Meter
 from penstock.kernel.producers import Producer
+from penstock.model.duration import say_ms
 from penstock.model.errors import Invalid, Overloaded, RateLimited
 from penstock.model.policy import PRODUCER_IDLE_MS, Bounds
 from penstock.model.store import Pushed
@@ -144,7 +145,7 @@ def _check_ttls(kernel: "Kernel", loads: Sequence[Load]) -> None:
             run_at = load.run_at if isinstance(load.run_at, int) else load.run_at[index]
             ttl = load.option(index).ttl_ms
             if ttl is not None and run_at is not None and run_at - kernel.now >= ttl:
-                raise Invalid(f"a ttl of {ttl} ms ends before run_at", "ttl_ms")
+                raise Invalid(f"a ttl of {say_ms(ttl)} ends before run_at", "ttl_ms")
 
 
 def _check_bounds(kernel: "Kernel", tenant_name: str, batch: "Batch", leaving: Leaving) -> None:
@@ -174,7 +175,9 @@ def _check_bounds(kernel: "Kernel", tenant_name: str, batch: "Batch", leaving: L
     for meter, n in meters:
         if meter.room(kernel.elapsed) < n:
             rate = meter.rate
-            raise RateLimited(f"at most {rate.tokens} pushes per {rate.per_ms} ms", "push_rate")
+            raise RateLimited(
+                f"at most {rate.tokens} pushes per {say_ms(rate.per_ms)}", "push_rate"
+            )
     for meter, n in meters:
         meter.take(kernel.elapsed, n)
 

@@ -25,6 +25,7 @@ from penstock.kernel.commands import Ack, Extend, Fail, Release, Report
 from penstock.kernel.ending import end_one, end_range, file_end, trim_finished
 from penstock.kernel.leases import HeldRun, LeaseRecord, by_block, joined
 from penstock.kernel.replace import restart
+from penstock.model.duration import say_ms
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.event import EventKind
 from penstock.model.job import IdRun, Ids, JobError, LogLine
@@ -457,7 +458,7 @@ def expire_lease(kernel: "Kernel", lease: LeaseRecord, at: int) -> None:
 def time_out(kernel: "Kernel", lease: LeaseRecord, timeout: int, at: int) -> int:
     """Attempts of this lease that were given that long have run longer; answers how many."""
     count = 0
-    error = JobError(kind="timeout", message=f"the attempt ran longer than {timeout} ms")
+    error = JobError(kind="timeout", message=f"the attempt ran longer than {say_ms(timeout)}")
     for run, offset in held_by(lease):
         if run.block.options_of(offset).timeout_ms == timeout:
             kernel.changes.touch_lease(lease)

@@ -65,6 +65,12 @@ def say_ms(ms: int) -> str:
     return "".join(parts) or "0s"
 
 
+def about_ms(ms: float) -> str:
+    """The same for what was measured: in its largest unit, to a tenth."""
+    unit, size = next((each for each in _UNITS.items() if ms >= each[1]), ("ms", 1))
+    return f"{round(ms / size, 1):,g}{unit}"
+
+
 _WANTED: Final = 'not a duration like "250ms", "30s", "1h30m" or "2d"'
 
 

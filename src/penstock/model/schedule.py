@@ -136,7 +136,7 @@ def check_schedule(schedule: Schedule) -> None:
     if isinstance(schedule, Every):
         every_ms = schedule.every_ms
         if type(every_ms) is not int or not 1 <= every_ms <= MAX_DURATION_MS:
-            raise Invalid(f"{every_ms!r} is not in 1 to {MAX_DURATION_MS} ms", "every_ms")
+            raise Invalid(f"{every_ms!r} is not in 1 to {MAX_DURATION_MS}", "every_ms")
         return
     _zone(schedule.tz)
     if isinstance(schedule, Daily):
@@ -191,7 +191,7 @@ def latest_instants(schedule: Schedule, after_ms: int, until_ms: int, count: int
 def _walk(schedule: Schedule, origin_ms: int, step: int) -> Iterator[int]:
     """The instants after `origin_ms` ascending (step 1), or before it descending (step -1)."""
     if not 0 <= origin_ms <= MAX_INSTANT_MS:
-        raise Invalid(f"{origin_ms} is not an instant in 0 to {MAX_INSTANT_MS} ms", "after_ms")
+        raise Invalid(f"{origin_ms} is not an instant in 0 to {MAX_INSTANT_MS}", "after_ms")
     if isinstance(schedule, Every):
         every_ms = schedule.every_ms
         multiple = origin_ms // every_ms + 1 if step > 0 else (origin_ms - 1) // every_ms

@@ -20,6 +20,7 @@ from penstock.server.auth import authenticator_of, tokens_of
 from penstock.server.logs import Observers, job_log
 from penstock.server.metrics import Metrics
 from penstock.server.parts import KINDS, Kind, Parts, Transport
+from penstock.server.places import cannot_listen
 from penstock.server.transports import transports_of
 from penstock.settings import Settings
 from penstock.stores.gate import Gate
@@ -97,7 +98,10 @@ class Server:
                 raise Unavailable("there is no transport to serve the store on")
             for transport in self._transports:
                 self._started.append(transport)
-                self.addresses[transport.kind] = await transport.start()
+                try:
+                    self.addresses[transport.kind] = await transport.start()
+                except OSError as error:
+                    raise cannot_listen(self.parts.settings, transport.kind, error) from error
         except BaseException:
             await self.stop(0)
             raise

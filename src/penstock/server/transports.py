@@ -7,6 +7,7 @@ import math
 
 from penstock.server.http import HttpLimits, HttpServer
 from penstock.server.parts import Kind, Parts, Transport
+from penstock.server.places import shown
 from penstock.server.routes import ROUTES
 from penstock.server.service import Service, Sources
 from penstock.server.tcp import COMMANDS, tcp_listener
@@ -84,7 +85,7 @@ class Tcp:
         return len(self._listener)
 
     async def start(self) -> str:
-        return _shown(*await self._listener.listen_tcp(self._settings.host, self._settings.port))
+        return shown(*await self._listener.listen_tcp(self._settings.host, self._settings.port))
 
     async def stop(self, grace_s: float) -> None:
         await self._listener.stop(grace_s)
@@ -106,7 +107,3 @@ class Unix:
 
     async def stop(self, grace_s: float) -> None:
         await self._listener.stop(grace_s)
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from penstock.model.duration import about_ms
 from penstock.spark import bronze, silver
 from penstock.spark.gold_errors import errors
 from penstock.spark.gold_minutes import backlog_before, queue_minutes, with_backlog
@@ -92,7 +93,8 @@ class Pipeline:
             seconds=round(seconds, 1),
         )
         self._say(
-            f"step {number}: done in {seconds:.1f} s" + (f", {bad:,} bad lines" if bad else "")
+            f"step {number}: done in {about_ms(seconds * 1_000)}"
+            + (f", {bad:,} bad lines" if bad else "")
         )
 
     def _add(self, fresh: DataFrame, days: list[date], number: int) -> None:

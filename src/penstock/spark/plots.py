@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.duration import about_ms
+
 WIDE, HIGH = 1_000, 100  # units of the drawing, whatever size it is shown in
 LABELS: Final = 6  # of times, at most
 TIMES_S: Final = (
@@ -46,7 +48,7 @@ def plot(times: Sequence[datetime], lines: Sequence[Line], *, durations: bool = 
     def across(place: int) -> float:
         return place / (len(times) - 1) if len(times) > 1 else 0.5
 
-    says = duration if durations else _number
+    says = about_ms if durations else _number
     grid = "".join(f"<line class=grid x2={WIDE} {_at(height(tick))} />" for tick in ticks)
     scale = "".join(f"<span style=bottom:{height(tick):.1%}>{says(tick)}</span>" for tick in ticks)
     paths = "".join(
@@ -152,14 +154,3 @@ def _number(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
-
-
-def duration(ms: float) -> str:
-    """Milliseconds in the unit that people would say them in."""
-    if ms < 1_000:
-        return f"{ms:g} ms"
-    for size, unit, until in ((1_000, "s", 60_000), (60_000, "min", 3_600_000)):
-        if ms < until:
-            return f"{round(ms / size, 1):g} {unit}"
-    hours = ms / 3_600_000
-    return f"{round(hours, 1):g} h" if hours < 48 else f"{round(hours / 24, 1):,g} days"

@@ -14,9 +14,10 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from penstock.model.duration import about_ms
 from penstock.spark.histogram import SHARES, percentile_of
 from penstock.spark.lake import Lake
-from penstock.spark.plots import COLOURS, Line, duration, plot
+from penstock.spark.plots import COLOURS, Line, plot
 
 POINTS: Final = 360  # of a plot; longer spans are put together
 TOP: Final = 7  # queues drawn by themselves; the rest is one
@@ -310,7 +311,7 @@ def _section(title: str, says: str, body: str) -> str:
 
 
 def _said(ms: int | None) -> str:
-    return "–" if ms is None else duration(ms)
+    return "–" if ms is None else about_ms(ms)
 
 
 def _page(title: str, body: str) -> str:

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from penstock.model.duration import say_ms
 from penstock.model.errors import BatchTooLarge, Conflict, NotFound, Unavailable
 from penstock.model.job import MAX_BATCH, Run
 from penstock.model.lifecycle import State
@@ -169,7 +170,7 @@ class Part:
         now = time.monotonic()
         if (now - self._heard) * 1_000 >= self._options.deadline_ms:
             raise Unavailable(
-                f"nothing was pushed for {self._options.deadline_ms} ms, so that what was pushed"
+                f"nothing was pushed for {say_ms(self._options.deadline_ms)}, so that what was pushed"
                 " before may have been dropped; say a longer deadline_ms"
             )
         self._heard = now

@@ -10,6 +10,7 @@ import msgspec
 from penstock.kernel import commands as c
 from penstock.kernel.kernel import VERSION
 from penstock.kernel.read import totals
+from penstock.model.duration import about_ms
 from penstock.model.errors import Invalid, NotFound, Unavailable
 from penstock.model.event import EventKeeper, EventSink
 from penstock.model.policy import Caps
@@ -155,12 +156,12 @@ def _report(path: Path, found: Recovered) -> None:
     if found.new:
         return
     log.info(
-        "%s: %s; %d crons; %d records replayed in %.2f s%s",
+        "%s: %s; %d crons; %d records replayed in %s%s",
         path,
         ", ".join(f"{n} {state}" for state, n in sorted(totals(found.kernel).items())) or "no jobs",
         len(found.kernel.crons),
         found.replayed,
-        found.seconds,
+        about_ms(found.seconds * 1_000),
         "" if found.clean else "; it had not been closed",
     )
 

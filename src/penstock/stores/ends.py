@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.kernel import read
+from penstock.model.duration import say_ms
 from penstock.model.errors import Deadline, NotFound, Overloaded
 from penstock.model.store import Result
 from penstock.stores.payloads import piece
@@ -43,7 +44,7 @@ class Ends:
             if self.awaited.leave(job_id, future):
                 engine.kernel.awaited.pop(job_id, None)
         if ended is None:
-            raise Deadline(f"job {job_id} has not ended within {wait_ms} ms", "wait_ms")
+            raise Deadline(f"job {job_id} has not ended within {say_ms(wait_ms)}", "wait_ms")
         assert isinstance(ended, Result)
         return ended
 

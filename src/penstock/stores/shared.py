@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.duration import about_ms
 from penstock.model.errors import Conflict, Unavailable
 from penstock.model.store import Health, Store
 from penstock.model.wrapper import Wrapper
@@ -210,11 +211,11 @@ class SharedStore(Wrapper):
         self._failed = None
         if self._owner is not None:
             log.info(
-                "%s: process %d took it over from process %d in %.2f s",
+                "%s: process %d took it over from process %d in %s",
                 self._path,
                 pid,
                 self._owner.owner,
-                time.monotonic() - began,
+                about_ms((time.monotonic() - began) * 1_000),
             )
         return ""
 

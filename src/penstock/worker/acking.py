@@ -5,7 +5,8 @@ answer comes. So an idle worker never waits to fill a batch, and a busy one tell
 call. A lease whose jobs all completed is acked whole, without naming any.
 
 An ack whose answer was lost with the connection is repeated: the lease is alive, by the heartbeat,
-for as long as it takes. A repeat that finds nothing held means that the first one was heard.
+for as long as it takes. A repeat that finds nothing held means that the first one was heard, or that
+it came too late: `doubt.py` finds out which.
 """
 
 import asyncio
@@ -17,15 +18,18 @@ from typing import Any, Final, TypeVar
 from penstock.client.execute import DONE, BatchOutcome, Completed, Failed, Interrupted, Outcome
 from penstock.model.errors import (
     BatchTooLarge,
+    Forbidden,
     Invalid,
     LeaseLost,
     PayloadTooLarge,
     PenstockError,
+    Unavailable,
 )
-from penstock.model.job import Ids, JobError
+from penstock.model.job import Ids, Job, JobError
 from penstock.model.lifecycle import State
 from penstock.model.store import Acked, Store
 from penstock.worker.counts import Counts
+from penstock.worker.doubt import Doubtful, Heard, ack_by, failure_by, hindsight, release_by
 from penstock.worker.held import Held, Why, Work
 from penstock.worker.owned import Owned
 
@@ -42,12 +46,14 @@ class Acker:
         self,
         store: Store,
         tenant: str,
+        worker: str,
         counts: Counts,
         owned: Owned,
         over: Callable[[Held], None],
     ) -> None:
         self._store = store
         self._tenant = tenant
+        self._worker = worker  # what the store knows us as
         self._counts = counts
         self._owned = owned
         self._over = over  # told when nothing about a lease is left to be told
@@ -131,14 +137,17 @@ class Acker:
                     self._tenant, held.token, None if whole else ids, results=results or None
                 )
             )
+        except Doubtful:
+            heard = await self._heard(held, ids, ack_by(self._worker), "acks")
+            acked = Acked(Ids.of(job.id for job in heard))
         except LeaseLost:
             acked = Acked(Ids(), Ids.of(ids))
         except (Invalid, PayloadTooLarge, BatchTooLarge) as error:
             await self._refused(held, ids, results, error)
             return
-        self._counts.completed += len(ids) - len(acked.lost)
+        self._counts.completed += len(acked.acked)
         if acked.lost:
-            self.lost(acked.lost, "their acks came too late, or twice")
+            self.lost(acked.lost, "their acks came too late")
 
     async def _refused(
         self, held: Held, ids: list[int], results: dict[int, bytes], error: PenstockError
@@ -160,6 +169,11 @@ class Acker:
 
     async def _fail(self, held: Held, ids: Sequence[int], failed: Failed, task: str) -> None:
         error = failed.error
+
+        def note(job_id: int, state: State) -> None:
+            facts = {"job": job_id, "task": task, "queue": held.lease.queue}
+            self.note(state is State.DEAD, f"{error.kind}: {error.message}", facts)
+
         try:
             told = await self.repeated(
                 lambda: self._store.fail(
@@ -171,13 +185,17 @@ class Acker:
                     dead=failed.dead,
                 )
             )
+        except Doubtful:
+            heard = failure_by(self._worker, error.kind)
+            for known in await self._heard(held, ids, heard, "failures"):
+                self._counts.failed += 1
+                note(known.id, known.state)
         except LeaseLost:
-            self.lost(Ids.of(ids), "their failures came too late, or twice")
+            self.lost(Ids.of(ids), "their failures came too late")
         else:
             self._counts.failed += len(told.jobs)
             for job in told.jobs:
-                facts = {"job": job.id, "task": task, "queue": held.lease.queue}
-                self.note(job.state is State.DEAD, f"{error.kind}: {error.message}", facts)
+                note(job.id, job.state)
             if told.lost:
                 self.lost(told.lost, "their failures came too late")
         finally:
@@ -198,6 +216,9 @@ class Acker:
         try:
             given = await self.repeated(lambda: self._store.release(self._tenant, held.token, ids))
             self._counts.released += len(given.released)
+        except Doubtful:
+            heard = await self._heard(held, ids, release_by(self._worker), "releases")
+            self._counts.released += len(heard)
         except LeaseLost:
             self.lost(Ids.of(ids), "they could not be given back in time")
         finally:
@@ -215,15 +236,51 @@ class Acker:
             "%d jobs were lost, %s: %s", len(named), why, named[:20], extra={"jobs": named[:100]}
         )
 
+    # -- what nobody answers ---------------------------------------------------------------------
+
+    async def _heard(self, held: Held, ids: Sequence[int], heard: Heard, what: str) -> list[Job]:
+        """The jobs whose end was heard though nobody answered; the others are lost, or in doubt."""
+        found = await hindsight(self._look, held, ids, heard)
+        if found.heard:
+            log.info("the %s of %d jobs had been heard", what, len(found.heard))
+        if found.lost:
+            self.lost(Ids.of(found.lost), f"their {what} came too late")
+        if found.unknown:
+            named = found.unknown
+            self._counts.doubtful += len(named)
+            log.warning(
+                "whether the %s of %d jobs were heard is not known: %s",
+                what,
+                len(named),
+                named[:20],
+                extra={"jobs": named[:100]},
+            )
+        return found.heard
+
+    async def _look(self, ids: Sequence[int]) -> Sequence[Job | None]:
+        async def look() -> Sequence[Job | None]:
+            try:
+                return await self._store.get(self._tenant, ids)
+            except Forbidden:  # to whoever may only claim
+                return [None] * len(ids)
+
+        return await self.repeated(look)
+
     async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What the call answers, made again for as long as nobody answers."""
-        backoff = FIRST_BACKOFF_S
+        """What the call answers, made again for as long as nobody answers. Raises Doubtful where
+        the store refuses what it may have heard."""
+        backoff, doubt = FIRST_BACKOFF_S, False
         while True:
             try:
                 return await call()
-            except (LeaseLost, Invalid, PayloadTooLarge, BatchTooLarge):
+            except LeaseLost as error:
+                if doubt:
+                    raise Doubtful(error.message, error.field) from error
+                raise
+            except (Invalid, PayloadTooLarge, BatchTooLarge):
                 raise
             except PenstockError as error:
+                doubt = doubt or isinstance(error, Unavailable)  # the others changed nothing
                 log.warning("the store does not answer, and is asked again: %s", error)
                 await asyncio.sleep(backoff * uniform(0.5, 1.0))  # noqa: S311
                 backoff = min(2 * backoff, LAST_BACKOFF_S)

@@ -11,6 +11,7 @@ class Counts(msgspec.Struct, kw_only=True):
     timed_out: int = 0  # attempts that the store ended
     released: int = 0  # given back unspent
     lost: int = 0  # ended, cancelled or handed to others before this worker was done
+    doubtful: int = 0  # told when nobody answered, and gone when the store could be asked
     parked: int = 0  # of tasks that are not known here
 
     def __str__(self) -> str:

@@ -309,9 +309,11 @@ class Dispatch:
         for work in list(self.running):
             self._stop(work, Why.SHUTDOWN)
 
-    def abandon(self) -> None:
-        """Give back what cannot be stopped: it runs on, and nobody will hear how it ends."""
-        for work in list(self.running):
+    def abandon(self) -> bool:
+        """Give back what cannot be stopped: it runs on, and nobody will hear how it ends. Answers
+        whether there is any."""
+        left = list(self.running)
+        for work in left:
             log.warning("job %d does not stop", work.job.id, extra={"job": work.job.id})
             self.running.discard(work)
             work.held.works.discard(work)
@@ -319,6 +321,7 @@ class Dispatch:
             if work.why is Why.SHUTDOWN:
                 self._acker.release(work.held, work.ids)
         self.idle.set()
+        return bool(left)
 
 
 def _alike(run: ClaimedRun) -> Iterable[tuple[int, list[int], list[bytes]]]:

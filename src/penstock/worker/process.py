@@ -29,7 +29,8 @@ from penstock.worker.worker import Worker
 log: Final = logging.getLogger("penstock.worker")
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-LEAVE_S: Final = 1.0  # for the handlers' loop to come back once the worker has ended
+LEAVE_S: Final = 1.0  # for the handlers' loop to come back once the worker has ended …
+STUCK_S: Final = 0.1  # … without any that did not stop, of which one may hold it up for ever
 # The home thread answers the network while handlers compute: with the usual 5 ms it would wait as
 # long for the interpreter, each time, and a busy worker would starve for claims.
 SWITCH_S: Final = 0.0005
@@ -75,7 +76,7 @@ def _code(worker: Worker) -> int:
 def _leave(worker: Worker, left: threading.Event) -> None:
     """End the process for a handler that holds up the loop and cannot be stopped."""
     worker.ended.wait()
-    if not left.wait(LEAVE_S):
+    if not left.wait(STUCK_S if worker.abandoned else LEAVE_S):
         log.warning("a handler does not give up its loop: the process ends without it")
         worker.app.close()
         logging.shutdown()

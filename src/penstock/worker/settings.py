@@ -30,7 +30,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     concurrency: int | None = None  # handlers at once; None: by the pool
     pool: PoolKind = "async"
     lease_ms: int | None = None  # None: what the jobs ask for, else 30 s
-    shutdown_s: float = 30.0  # that running jobs have left once the worker is told to end
+    shutdown_s: float = 30.0  # within which it ends once it is told to
     max_jobs: int | None = None  # after which the process ends; a supervisor starts another
     max_rss_mb: int | None = None  # likewise
     cron: bool = True  # whether the app's schedules are kept installed

@@ -19,6 +19,7 @@ import msgspec
 import uvloop
 from msgspec.structs import replace
 
+from penstock.model.duration import about_ms
 from penstock.worker.loading import load_app
 from penstock.worker.settings import WorkerSettings
 
@@ -75,7 +76,7 @@ class Supervisor:
             young = loop.time() - began < YOUNG_S
             backoff_s = min(2 * backoff_s or FIRST_BACKOFF_S, LAST_BACKOFF_S) if young else 0.0
             how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-            log.error("a worker ended (%s); another starts in %.1f s", how, backoff_s)
+            log.error("a worker ended (%s); another starts in %s", how, about_ms(backoff_s * 1_000))
             with suppress(TimeoutError):
                 async with asyncio.timeout(backoff_s * uniform(0.5, 1.0)):  # noqa: S311
                     await self._told.wait()

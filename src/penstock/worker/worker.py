@@ -32,13 +32,17 @@ from penstock.worker.parking import Parking
 from penstock.worker.pools.async_ import AsyncPool
 from penstock.worker.pools.processes import ProcessPool
 from penstock.worker.pools.threads import ThreadPool
+from penstock.worker.reaching import reached
 from penstock.worker.reporting import Reports
 from penstock.worker.settings import WorkerSettings
 
 log: Final = logging.getLogger("penstock.worker")
 
-STOP_S: Final = 2.0  # that interrupted handlers have to come to their end
-TELL_S: Final = 5.0  # for the last words to the store
+# Of the time that is left at the end, the last quarter, but no more than this, is for handlers that
+# are stopped to come to their end, and a quarter of that for the process to do so.
+STOP_S: Final = 2.0
+TIDY_S: Final = 0.1  # that they have in any case
+LAST_S: Final = 1.0  # for the last words to the store, if it answers late
 
 
 class Worker:
@@ -58,6 +62,7 @@ class Worker:
         if self.settings.pool == "process" and not self.settings.where:
             raise Invalid("a pool of processes needs to be told where the app is", "where")
         self.outlived = False  # set when it ends because it reached a limit
+        self.abandoned = False  # set when it ends without handlers that do not stop
         self.ended = threading.Event()  # nothing more is heard of it
         self._stops = 0  # how often it was told to
         self._hear: Callable[[], None] | None = None  # wakes the home thread
@@ -65,7 +70,6 @@ class Worker:
     async def run(self) -> Counts:
         """Work until told to stop. Asynchronous handlers run on the loop that this is called on."""
         home = self.app.home
-        await home.store()  # or say why it cannot be reached
         living = asyncio.run_coroutine_threadsafe(self._live(asyncio.get_running_loop()), home.loop)
         ended = asyncio.wrap_future(living)
         try:
@@ -89,17 +93,24 @@ class Worker:
     # -- on the home thread ----------------------------------------------------------------------
 
     async def _live(self, handlers: asyncio.AbstractEventLoop) -> None:
-        store = await self.app.store()
-        life = _Life(self, store, handlers)
+        told = asyncio.Event()
+        self._hear = told.set
+        try:
+            store = None if self._stops else await reached(self.app, told)
+            if store is not None:
+                await self._work(_Life(self, store, handlers))
+        finally:
+            self._hear = None
+            self.ended.set()
+
+    async def _work(self, life: "_Life") -> None:
         self._hear = life.hear
         try:
             if not self._stops:
                 await life.work()
             await life.end()
         finally:
-            self._hear = None
             await life.close()
-            self.ended.set()
 
     @property
     def stops(self) -> int:
@@ -118,7 +129,7 @@ class _Life:
         self._told = asyncio.Event()
         self._insisted = asyncio.Event()
         owned = self._owned = Owned()
-        self._acker = Acker(store, app.tenant, worker.counts, owned, self._over)
+        self._acker = Acker(store, app.tenant, self._name, worker.counts, owned, self._over)
         self._parking = Parking(store, app, worker.counts, owned, self._acker)
         self.dispatch = Dispatch(
             app,
@@ -245,16 +256,30 @@ class _Life:
 
     async def end(self) -> None:
         """What was not started goes back; what runs may finish, as long as there is time."""
+        now, shutdown_s = asyncio.get_running_loop().time, self._settings.shutdown_s
+        until, stop_s = now() + shutdown_s, min(STOP_S, shutdown_s / 4)
         self.dispatch.give_back_waiting()
         if self._worker.stops > 1:
             self._insisted.set()
-        await _first(self.dispatch.idle, self._insisted, self._settings.shutdown_s)
+        await _first(self.dispatch.idle, self._insisted, shutdown_s - stop_s)
         if not self.dispatch.idle.is_set():
             self.dispatch.interrupt_all()
-            await _first(self.dispatch.idle, None, STOP_S)
-            self.dispatch.abandon()
-        if not await self._owned.settled(TELL_S):
+            left = until - stop_s / 4 - now()
+            await _first(self.dispatch.idle, None, min(max(left, TIDY_S), STOP_S))
+            self._worker.abandoned = self.dispatch.abandon()
+        if not await self._told_all(until - now()):
             log.error("the store did not answer in time: the leases left will run out")
+
+    async def _told_all(self, within_s: float) -> bool:
+        """Whether the store has heard everything; there is less time for whoever insists."""
+        telling = asyncio.ensure_future(self._owned.settled(max(within_s, LAST_S)))
+        insisted = asyncio.ensure_future(self._insisted.wait())
+        await asyncio.wait([telling, insisted], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([telling], timeout=LAST_S)
+        insisted.cancel()
+        telling.cancel()
+        await asyncio.wait([telling, insisted])
+        return not telling.cancelled() and telling.result()
 
     async def close(self) -> None:
         await self._owned.end()

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.demo.show import in_words
+from penstock.model.duration import about_ms
 from penstock.model.errors import PenstockError
 
 
@@ -39,4 +40,6 @@ def tables(console: Console, directory: Path, out: Path) -> None:
         table.add_row(row.queue, f"{row.minute:%H:%M}", *counts, *times)
     console.print(table)
     seconds = time.perf_counter() - began
-    console.print(f"{pipeline.lines:,} event lines in {seconds:.0f} s on Spark. The report: {out}")
+    console.print(
+        f"{pipeline.lines:,} event lines in {about_ms(seconds * 1_000)} on Spark. The report: {out}"
+    )

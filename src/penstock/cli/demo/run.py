@@ -65,7 +65,7 @@ async def _demo(directory: Path, load: Load, console: Console) -> int:
             await summary(console, store, TENANT, infos, tally, load.jobs, pushed_s, seconds)
             return 0
         except TimeoutError:
-            console.print(f"not done after {LIMIT_S:.0f} s:\n{processes.tail(directory)}")
+            console.print(f"not done after {LIMIT_S:.0f}s:\n{processes.tail(directory)}")
             return 1
         finally:
             listening.cancel()

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from penstock.cli.demo.load import Load
 from penstock.cli.demo.tally import Tally, percentile
+from penstock.model.duration import about_ms
 from penstock.model.lifecycle import State
 from penstock.model.listing import page
 from penstock.model.store import QueueInfo, Store
@@ -17,7 +18,7 @@ from penstock.protocol.dead_groups import Grouping
 from penstock.protocol.http_shown_queues import DeadGroup
 
 SAYS = {
-    "emails": "a mail relay, 1-5 ms each",
+    "emails": "a mail relay, 1-5ms each",
     "images": "batch task, 1,000 a call",
     "reports": "computing in processes, high priority",
     "payments": "a flaky third party: retries, refusals",
@@ -116,7 +117,7 @@ async def summary(
         )
     console.print(table)
     console.print(
-        f"{jobs:,} jobs ended in {seconds:.1f} s: {jobs / seconds:,.0f} a second, every push safe on"
+        f"{jobs:,} jobs ended in {about_ms(seconds * 1_000)}: {jobs / seconds:,.0f} a second, every push safe on"
         f" the disk before its answer ({jobs / pushed_s:,.0f} a second);"
         f" {tally.total('retried'):,} attempts tried again, told in {tally.events:,} events."
     )
@@ -149,6 +150,4 @@ def _error(group: DeadGroup) -> str:
 
 
 def in_words(value: int | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value / 1_000:.1f} s" if value >= 1_000 else f"{value} ms"
+    return "-" if value is None else about_ms(value)

@@ -1,0 +1,57 @@
+"""How a worker comes to its store, if that is a server which is not there yet.
+
+Whoever starts a worker together with its server, a supervisor or a compose file, cannot know which
+comes first. So a server that does not answer is waited for, as one is that goes away later; what no
+waiting mends (a token, a url, a store on a path that cannot be opened) is said at once.
+"""
+
+import asyncio
+import logging
+from random import uniform
+from typing import Any, Final
+
+from penstock.client.app import Penstock
+from penstock.model.duration import about_ms
+from penstock.model.errors import Overloaded, Unavailable
+from penstock.model.store import Store
+
+log: Final = logging.getLogger("penstock.worker")
+
+FIRST_BACKOFF_S: Final = 0.1
+LAST_BACKOFF_S: Final = 5.0
+REMIND_S: Final = 60.0  # how often it is said that there is still nobody
+
+
+async def reached(app: Penstock, told: asyncio.Event) -> Store | None:
+    """The store, once there is one; None if the worker was told to end before."""
+    ending = asyncio.ensure_future(told.wait())
+    try:
+        return await _reached(app, ending)
+    finally:
+        ending.cancel()
+
+
+async def _reached(app: Penstock, ending: "asyncio.Future[Any]") -> Store | None:
+    now = asyncio.get_running_loop().time
+    began, said_at, backoff_s = now(), None, FIRST_BACKOFF_S
+    while not ending.done():
+        opening = asyncio.ensure_future(app.store())
+        await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            opening.cancel()
+            break
+        error = opening.exception()
+        if error is None:
+            if said_at is not None:
+                log.info("the store answers")
+            return opening.result()
+        if not isinstance(error, Unavailable | Overloaded) or not app.url.startswith("penstock"):
+            raise error
+        if said_at is None or now() - said_at >= REMIND_S:
+            since = "" if said_at is None else f" for {about_ms((now() - began) * 1_000)}"
+            log.warning("the worker waits for its store%s: %s", since, error)
+            said_at = now()
+        # Many workers wait for one server: each comes at a time of its own.
+        await asyncio.wait([ending], timeout=backoff_s * uniform(0.5, 1.0))  # noqa: S311
+        backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
+    return None
