@@ -12,6 +12,7 @@ it rests on is safe. Without one (`memory://`) nothing waits.
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 from typing import Any, Final
 
 from penstock.kernel import commands as c
@@ -122,6 +123,7 @@ class Engine:
         if keeper is None:
             return kernel.apply(command, now, elapsed)
         due = kernel.is_due(now, elapsed)
+        keeper.began = perf_counter()
         try:
             outcome = kernel.apply(command, now, elapsed)
         except PenstockError:

@@ -7,7 +7,7 @@ Every blob of ours carries a checksum, because SQLite has none for its pages.
 Tables: `log` (one row a group), `chunks`, one per kind of checkpoint row, and `facts`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -126,7 +126,7 @@ class SqliteJournal(Journal):
         except apsw.Error as error:
             raise JournalError(f"{self.path}: {error}") from error
 
-    def groups(self, after: int) -> Iterator[Group]:
+    def groups(self, after: int) -> Generator[Group, None, None]:
         try:
             for first, last, data in self._db.execute(
                 "SELECT first, last, data FROM log WHERE last > ? ORDER BY first", (after,)
