@@ -5,8 +5,8 @@ nor delays an answer by more than a slice. Nothing older is touched before the r
 the new checkpoint valid is on stable storage.
 
 One is due when opening the store would take too long: when the commands behind the last one took
-so many seconds to carry out. Where the state is large, and a checkpoint dear, it has to wait until
-it is worth that; the size of the log is bounded all the same.
+so many seconds to carry out. Where checkpoints are dear it has to wait until they are a small share
+of all that is done, but not for ever; and the size of the log is bounded all the same.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,19 @@ from typing import Final
 import msgspec
 
 from penstock.kernel.checkpoint import Checkpoint
+from penstock.kernel.checkpoint import Row as KernelRow
 from penstock.kernel.kernel import Kernel
 from penstock.model.policy import Caps
 from penstock.stores.journal.base import Batch, Row
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.settings import LOG_BYTES, RECORDS, REPLAY_S
 
-SLICE: Final = 32 << 10  # bytes of rows that a batch takes along: about a block
+SLICE: Final = 32 << 10  # bytes of rows that a batch takes along: about a block …
+SLICES: Final = 4  # … or as many of them, if …
+PACE: Final = 0.25  # … that is no more than this share of the time since the batch before
 CLEANED: Final = 256  # objects whose older rows a batch takes away
-SHARE: Final = 0.1  # of all time, that checkpoints for a quick replay may take
+SHARE: Final = 0.1  # of all time, that checkpoints for a quick replay may take …
+GROWN: Final = 5  # … unless the replay has grown to so many times what it should be
 
 
 class CheckpointFact(msgspec.Struct):
@@ -57,8 +61,12 @@ class Checkpointer:
         self.every_bytes = LOG_BYTES
         self.every_records = RECORDS
         self.every_s = REPLAY_S
+        self.slice = SLICE
+        self.cleaned = CLEANED
         self._cost_s = 0.0  # of the one under way, so far: processor time of both threads
-        self._rested = 0.0  # when the last one has become a small enough share of the time
+        self._last_s = 0.0  # … and of the last one
+        self._rested = 0.0  # when that has become a small enough share of the time
+        self._fed = 0.0  # when the last batch got its slice
         self._running: Checkpoint | None = None
         self._final = False
         self._written: list[Row] = []  # of the finished checkpoint: older rows are to go
@@ -77,13 +85,15 @@ class Checkpointer:
         return (
             self.log_bytes >= self.every_bytes
             or self.records >= self.every_records
-            or (self.replay_s >= self.every_s and monotonic() >= self._rested)
+            or (self.replay_s >= self.every_s and not self.rest_s)
         )
 
     @property
     def rest_s(self) -> float:
         """How long one has to wait that is due but for its share of the time."""
-        return max(self._rested - monotonic(), 0.0) if self.replay_s >= self.every_s else 0.0
+        if not self.every_s <= self.replay_s < max(GROWN * self.every_s, self._last_s):
+            return 0.0
+        return max(self._rested - monotonic(), 0.0)
 
     @property
     def opening_s(self) -> float:
@@ -116,6 +126,7 @@ class Checkpointer:
         )
         self.log_bytes = self.records = 0
         self._before_s, self.replay_s = self.replay_s, 0.0
+        self._fed = monotonic()
         reach("checkpoint begun")
 
     def feed(self, batch: Batch) -> None:
@@ -130,10 +141,12 @@ class Checkpointer:
     def _feed(self, batch: Batch) -> None:
         if self._running is not None and not self._final:
             number = self._next.number
-            rows = [Row(r.kind, r.key, number, r.data) for r in self._running.rows(SLICE)]
+            rows = self._rows(self._running)
             if rows:
-                batch.rows = rows
-                self._written += [Row(r.kind, r.key, number, r.data and b"") for r in rows]
+                batch.rows = [Row(r.kind, r.key, number, r.data) for r in rows]
+                self._written += [
+                    Row(r.kind, r.key, number, r.data and b"") for r in rows if r.older
+                ]
                 reach("checkpoint slice")
             elif self.spared(self._next.position):
                 self._final = True
@@ -141,9 +154,23 @@ class Checkpointer:
                 batch.sync = True
                 reach("checkpoint final")
         elif self._running is None and (self._written or self._truncating):
-            batch.superseded, self._written = self._written[:CLEANED], self._written[CLEANED:]
+            batch.superseded = self._written[-self.cleaned :]
+            del self._written[-self.cleaned :]
             batch.truncate = self.last.position
             reach("truncation slice")
+
+    def _rows(self, running: Checkpoint) -> list[KernelRow]:
+        """A slice; where turns are long anyway it may be longer, so that the checkpoint is over
+        while it is of use."""
+        began = monotonic()
+        until = began + PACE * (began - self._fed)
+        rows = running.rows(self.slice)
+        for _ in range(SLICES - 1):
+            if not rows or not running.running or monotonic() >= until:
+                break
+            rows += running.rows(self.slice)
+        self._fed = monotonic()
+        return rows
 
     def written(self, batch: Batch, more: bool, seconds: float) -> None:
         """That batch is on the disk, and took its thread so long; `more`: the log can be truncated
@@ -162,7 +189,7 @@ class Checkpointer:
             self._truncating = more
             if not self.working:
                 self._rested = monotonic() + self._cost_s * (1 / SHARE - 1)
-                self._cost_s = 0.0
+                self._last_s, self._cost_s = self._cost_s, 0.0
 
     def give_up(self) -> None:
         """Whatever the one under way gave, the next one gives."""

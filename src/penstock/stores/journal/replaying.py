@@ -21,6 +21,8 @@ log: Final = logging.getLogger("penstock.store")
 LOOK_S: Final = 0.05  # within which it ends when it is told to
 SILENT_S: Final = 1.0  # after which it says how far it is …
 SAY_S: Final = 5.0  # … and then so often
+SLICE: Final = 1 << 20  # bytes of rows, and …
+CLEANED: Final = 10_000  # … objects at a time: nobody waits for an answer in between
 KEEP_S: Final = 5.0  # of replay that are worth a checkpoint before anything is served
 
 
@@ -80,6 +82,7 @@ class Replaying:
         began = perf_counter()
         journal.forget_after(last.number)
         checkpointer = Checkpointer(kernel, last)
+        checkpointer.slice, checkpointer.cleaned = SLICE, CLEANED
         whole = retelling is not None and retelling.synced()
         try:
             # Chunks that the log let go of may still be there, down to the floor of the last one.
