@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock.client.app import Penstock
+from penstock.client.home import Home
 from penstock.client.task import Task
 from penstock.cron.scheduler import Scheduler
 from penstock.model.errors import Invalid
@@ -60,12 +61,15 @@ class Worker:
         self.outlived = False  # set when it ends because it reached a limit
         self.ended = threading.Event()  # nothing more is heard of it
         self._stops = 0  # how often it was told to
-        self._hear: Callable[[], None] | None = None  # wakes the home thread
+        # Wakes the home thread. Signals come at any instant, so it takes no lock.
+        self._hear: Callable[[], object] | None = None
 
     async def run(self) -> Counts:
         """Work until told to stop. Asynchronous handlers run on the loop that this is called on."""
         home = self.app.home
-        await home.store()  # or say why it cannot be reached
+        if not await self._opened(home):
+            self.ended.set()
+            return self.counts
         living = asyncio.run_coroutine_threadsafe(self._live(asyncio.get_running_loop()), home.loop)
         ended = asyncio.wrap_future(living)
         try:
@@ -78,20 +82,43 @@ class Worker:
             raise
         return self.counts
 
+    async def _opened(self, home: Home) -> bool:
+        """Have the store opened, or hear why it cannot be; False if told to stop meanwhile. It is
+        opened for everybody in the process, so one that is not alone there lets it be."""
+        if not self.alone:
+            await home.store()
+            return True
+        loop = home.loop
+        self._hear = lambda: loop.call_soon_threadsafe(home.give_up)
+        opening = asyncio.ensure_future(home.store())
+        await asyncio.sleep(0)  # it has been asked for
+        if self._stops:
+            home.give_up()
+        try:
+            await opening
+        except asyncio.CancelledError:
+            if not self._stops:
+                raise
+            return False
+        finally:
+            self._hear = None
+        return True
+
     def stop(self) -> None:
         """Finish what runs, give back the rest; called again: at once. From any thread."""
         self._stops += 1
         hear = self._hear
         if hear is not None:
             with suppress(RuntimeError):  # that loop has ended, and the worker with it
-                self.app.home.loop.call_soon_threadsafe(hear)
+                hear()
 
     # -- on the home thread ----------------------------------------------------------------------
 
     async def _live(self, handlers: asyncio.AbstractEventLoop) -> None:
         store = await self.app.store()
         life = _Life(self, store, handlers)
-        self._hear = life.hear
+        loop = asyncio.get_running_loop()
+        self._hear = lambda: loop.call_soon_threadsafe(life.hear)
         try:
             if not self._stops:
                 await life.work()

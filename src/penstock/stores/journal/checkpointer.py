@@ -24,8 +24,9 @@ from penstock.stores.journal.points import reach
 from penstock.stores.journal.settings import LOG_BYTES, RECORDS, REPLAY_S
 
 SLICE: Final = 32 << 10  # bytes of rows that a batch takes along: about a block …
-SLICES: Final = 4  # … or as many of them, if …
-PACE: Final = 0.25  # … that is no more than this share of the time since the batch before
+SLICES: Final = 4  # … or as many of them, until …
+PACE: Final = 0.25  # … that is this share of the time since the batch before, or …
+LONG_S: Final = 0.002  # … so many seconds
 CLEANED: Final = 256  # objects whose older rows a batch takes away
 SHARE: Final = 0.1  # of all time, that checkpoints for a quick replay may take …
 GROWN: Final = 5  # … unless the replay has grown to so many times what it should be
@@ -163,7 +164,7 @@ class Checkpointer:
         """A slice; where turns are long anyway it may be longer, so that the checkpoint is over
         while it is of use."""
         began = monotonic()
-        until = began + PACE * (began - self._fed)
+        until = began + min(PACE * (began - self._fed), LONG_S)
         rows = running.rows(self.slice)
         for _ in range(SLICES - 1):
             if not rows or not running.running or monotonic() >= until:
