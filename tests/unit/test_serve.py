@@ -14,15 +14,13 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import Invalid, Unavailable
-from penstock.model.job import JobOptions, JobSpec, Run
-from penstock.open import open_store
+from penstock.model.job import JobSpec
 from penstock.protocol.access import OpenToAll
 from penstock.server.auth import Tokens, hash_of
 from penstock.server.parts import Kind, Parts
 from penstock.server.server import Server, check_bind, is_loopback
 from penstock.settings import Settings, Token, load
-from penstock.stores.embedded import EmbeddedStore
-from tests.durable import crash
+from tests.durable import crashed
 from tools.docs import ROOT
 
 MEMORY = Settings(url="memory://")
@@ -227,32 +225,15 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
-# A store that has more to replay than anybody waits for, and says when it has begun.
+# With a store that has more to replay than anybody waits for.
 REPLAYING = """
-import sys, time
-from pathlib import Path
+import sys
 from penstock.cli.serve import serve
-from penstock.stores.journal import recovery
-apply = recovery._apply
-def slowly(kernel, record):
-    apply(kernel, record)
-    if record.position == 1:
-        print("replaying", flush=True)
-    time.sleep(0.01)
-recovery._apply = slowly
+from tests.durable import replay_slowly
+replay_slowly()
 flags = {"url": sys.argv[1], "port": 0, "no_http": True}
 sys.exit(serve(flags, None, as_json=True, print_config=False))
 """
-RECORDS = 20_000  # at 10 ms each
-
-
-async def _crashed(url: str) -> None:
-    store = await open_store(url, share=False)
-    assert isinstance(store, EmbeddedStore)
-    run = Run.pack("q", [b"1"], JobOptions(codec="bytes"))
-    for _ in range(RECORDS // 1_000):
-        await asyncio.gather(*(store.push("default", [run]) for _ in range(1_000)))
-    await crash(store)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -260,7 +241,7 @@ def test_a_signal_ends_it_while_its_store_is_being_replayed(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    asyncio.run(_crashed(f"{url}?checkpoint_replay_s=1000&durability=os"))
+    asyncio.run(crashed(url, 20_000))
     with serving(tmp_path, REPLAYING, url) as process:
         assert said_next(process) == "replaying\n"
         process.send_signal(number)
@@ -268,7 +249,7 @@ def test_a_signal_ends_it_while_its_store_is_being_replayed(
         assert (process.returncode, out) == (0, "")
         last = err.splitlines()[-1]
         assert f"{tmp_path}/jobs.db: not opened: told to end, " in last
-        assert f" of {RECORDS + 1} records replayed in " in last
+        assert " of 20001 records replayed in " in last
         assert "Traceback" not in err
 
 

@@ -42,7 +42,9 @@ async def until_cancelled(work: Callable[..., T], *said: Any) -> T:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         stop.set()
-        await finished(asyncio.wait([future]))
-        if not future.cancelled():
-            future.exception()  # has been seen
+        try:
+            await finished(asyncio.wait([future]))
+        finally:
+            if not future.cancelled():
+                future.exception()  # has been seen
         raise
