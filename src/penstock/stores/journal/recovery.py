@@ -80,6 +80,8 @@ def recover(
     _check_versions(facts)
     checkpoint = msgspec.convert(facts.get("checkpoint", {}), CheckpointFact)
     made_with = checkpoint.caps or msgspec.convert(facts["caps"], Caps)
+    head = facts.get("head", checkpoint.position)
+    replaying.of = head - checkpoint.position
     kernel = _restore(journal, checkpoint, facts["seed"], made_with, replaying)
     found = Recovered(
         kernel=kernel,
@@ -92,8 +94,7 @@ def recover(
     )
     if events is not None:
         found.retelling = Retelling(kernel, events, store, whole=facts.get("events", False))
-    head = facts.get("head", checkpoint.position)
-    replaying.begin(head - checkpoint.position)
+    replaying.begin()
     torn = _replay(journal, found, replaying)
     if torn is not None:
         _cut(journal, found, torn, read_only)

@@ -35,15 +35,14 @@ class Replaying:
         """`keeps`: it may write."""
         self._name = name
         self._stop = stop
-        self._of = 0  # records
+        self.of = 0  # records that are to be replayed
         self._began = self.at = perf_counter()  # at: when to look again
         self._say_at = self._began + SILENT_S
         self._since = self._began  # of what no checkpoint has
         self._keep_s = KEEP_S if keeps else float("inf")
 
-    def begin(self, records: int) -> None:
-        """As many are to be replayed."""
-        self._of = records
+    def begin(self) -> None:
+        """The last checkpoint has been read."""
         self._since = perf_counter()
 
     @property
@@ -68,7 +67,7 @@ class Replaying:
             log.info("%s: %s", self._name, self._so_far(replayed, now))
 
     def _so_far(self, replayed: int, now: float) -> str:
-        return f"{replayed} of {self._of} records replayed in {now - self._began:.1f} s"
+        return f"{replayed} of {self.of} records replayed in {now - self._began:.1f} s"
 
     def keep(
         self,
