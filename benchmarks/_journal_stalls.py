@@ -25,6 +25,7 @@ BATCH: Final = 100  # jobs pushed, claimed and acked at a time
 EDITED: Final = 4  # jobs drawn from the backlog and edited meanwhile
 EVERY_BYTES: Final = 256 << 10  # of log between two checkpoints
 NEVER: Final = 1 << 60
+NEVER_BY: Final = ("checkpoint_bytes", "checkpoint_records", "checkpoint_replay_s")
 TICK_S: Final = 0.001
 SHARES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
@@ -114,7 +115,7 @@ class _Load:
 async def _measure(
     kind: str, jobs: int, directory: Path, rounds: int, seconds: float
 ) -> list[Figure]:
-    never = {"checkpoint_bytes": NEVER, "checkpoint_records": NEVER}
+    never = dict.fromkeys(NEVER_BY, NEVER)
     store = await open_settled(url(kind, directory / f"{kind}-stalls", **never))
     await _fill(store, jobs)
     load = _Load(store, jobs)

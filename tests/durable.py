@@ -2,15 +2,19 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from penstock.kernel.kernel import Kernel
+from penstock.model.job import JobOptions, Run
 from penstock.model.store import Store
 from penstock.open import open_store
 from penstock.stores.clock import Clock
 from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.journal import recovery
+from penstock.stores.journal.frames import Record
 from penstock.stores.remote import RemoteStore
 from penstock.stores.stored_payloads import StoredPayloads
 
@@ -74,6 +78,16 @@ async def crash(store: EmbeddedStore) -> None:
     keeper.let_go()
 
 
+async def crashed(url: str, records: int) -> None:
+    """Have a store there with so many records in its log, and one for its opening."""
+    store = await open_store(f"{url}?durability=os&checkpoint_replay_s=1000", share=False)
+    assert isinstance(store, EmbeddedStore)
+    run = Run.pack("q", [b"1"], JobOptions(codec="bytes"))
+    for _ in range(records // 1_000):
+        await asyncio.gather(*(store.push("default", [run]) for _ in range(1_000)))
+    await crash(store)
+
+
 async def replayed_digest(url: str, live: Kernel, clock: Clock) -> str:
     """The digest of what opening that store would restore, looked at when `live` was last."""
     looked_at = await open_store(f"{url}?mode=ro", clock=clock)
@@ -85,3 +99,16 @@ async def replayed_digest(url: str, live: Kernel, clock: Clock) -> str:
         return kernel.digest()
     finally:
         await looked_at.close()
+
+
+def replay_slowly() -> None:
+    """From now on a replay takes 10 ms a record in this process, and says when it has begun."""
+    apply = recovery._apply
+
+    def slowly(kernel: Kernel, record: Record) -> None:
+        apply(kernel, record)
+        if record.position == 1:
+            print("replaying", flush=True)
+        time.sleep(0.01)
+
+    recovery._apply = slowly

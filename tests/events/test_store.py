@@ -19,7 +19,7 @@ from penstock.model.store import Store
 from penstock.open import open_store
 from penstock.stores.backup import restore
 from penstock.stores.embedded import EmbeddedStore
-from penstock.stores.journal import points
+from penstock.stores.journal import points, replaying
 from penstock.stores.shared import SharedStore
 from tests.durable import crash
 from tests.faults.stores import each_store, url_of
@@ -288,6 +288,86 @@ def test_what_happened_while_there_was_no_event_log_is_a_gap(scheme: str, tmp_pa
     ids, kept, checkpoint = asyncio.run(scenario())
     assert told(tmp_path) == ids
     assert told_gaps(tmp_path) == [(kept + 1, checkpoint, "off")]
+
+
+class Killed(Exception):
+    pass
+
+
+async def killed_in_its_replay(
+    url: str, monkeypatch: pytest.MonkeyPatch, checkpoints: int, **options: Any
+) -> None:
+    """An opening that makes a checkpoint behind every group of records, and dies of the n-th."""
+    left = checkpoints
+
+    def hook(point: str) -> None:
+        nonlocal left
+        left -= point == "checkpoint done"
+        if not left:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replaying, "KEEP_S", 0.0)
+        patched.setattr(replaying, "SHARE", 1.0)
+        patched.setattr(points, "hook", hook)
+        with pytest.raises(Unavailable, match="Killed"):
+            await opened(url, **options)
+
+
+@each_store
+def test_what_a_killed_replay_has_told_is_told_once(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = url_of(scheme, tmp_path, checkpoint_records=1_000_000)
+
+    async def scenario() -> list[int]:
+        log = Forgetful(tmp_path)
+        store = await opened(url, events=log)
+        ids = await push(store)
+        log.hears = False
+        for _ in range(20):
+            ids += await push(store)
+        await crash(store)
+        await killed_in_its_replay(url, monkeypatch, 7, events=log_in(tmp_path))
+        store = await opened(url, events=log_in(tmp_path))
+        assert store.engine.keeper is not None
+        assert store.engine.keeper.recovered.replayed <= 20 - 5
+        ids += await push(store)
+        await store.close()
+        return ids
+
+    ids = asyncio.run(scenario())
+    assert told(tmp_path) == ids
+    assert told_gaps(tmp_path) == []
+
+
+@each_store
+def test_what_a_killed_replay_without_an_event_log_cut_off_is_a_gap(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = url_of(scheme, tmp_path, checkpoint_records=1_000_000)
+
+    async def scenario() -> tuple[list[int], int, int]:
+        log = Forgetful(tmp_path)
+        store = await opened(url, events=log)
+        ids = await push(store)
+        assert store.engine.keeper is not None
+        kept = store.engine.keeper.last
+        log.hears = False
+        for _ in range(20):
+            ids += await push(store)
+        await crash(store)
+        await killed_in_its_replay(url, monkeypatch, 7)
+        store = await opened(url, events=log_in(tmp_path))
+        assert store.engine.keeper is not None
+        checkpoint = store.engine.keeper.recovered.checkpoint.position
+        await store.close()
+        return ids, kept, checkpoint
+
+    ids, kept, checkpoint = asyncio.run(scenario())
+    assert kept < checkpoint
+    assert told_gaps(tmp_path) == [(kept + 1, checkpoint, "off")]
+    assert told(tmp_path) == [ids[0], *ids[checkpoint - kept + 1 :]]
 
 
 @each_store

@@ -32,9 +32,9 @@ def spawn(module: str, url: str, log: Path, seed: int, *more: str) -> subprocess
     return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def killed_at(url: str, log: Path, seed: int, point: str, nth: int) -> None:
+def killed_at(url: str, log: Path, seed: int, point: str, nth: int, *more: str) -> None:
     """The workload, until it kills itself there."""
-    more = ("--point", point, "--nth", str(nth))
+    more = ("--point", point, "--nth", str(nth), *more)
     with spawn("tests.faults.victim", url, log, seed, *more) as process:
         try:
             process.wait(PATIENCE_S)
@@ -95,3 +95,16 @@ def test_killed_on_the_way_to_the_disk(
         for point in points:
             killed_at(url, log, seed, point, draw.randint(1, most))
     check(url, log, ROUNDS * len(points))
+
+
+@pytest.mark.timeout(3_600 if LONG else 120)
+@each_store
+def test_killed_while_a_replay_is_kept(scheme: str, tmp_path: Path) -> None:
+    """Where every opening but the first begins with checkpoints of what it has replayed."""
+    url = url_of(scheme, tmp_path, checkpoint_records=300)
+    log, draw = tmp_path / "history", Random(scheme)
+    for seed in range(ROUNDS):
+        for point in POINTS[4:]:
+            killed_after(url, log, seed, draw.randint(50, 150), 0.0)
+            killed_at(url, log, seed, point, draw.randint(1, 3), "--replaying")
+    check(url, log, 2 * ROUNDS * len(POINTS[4:]))

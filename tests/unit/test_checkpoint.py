@@ -493,7 +493,7 @@ def test_the_token_of_an_ended_lease_may_be_used_again() -> None:
     store.tell(c.Ack("t", "one"))
     store.shelf.begin()
     store.claim("one")
-    assert ("leases", b"one", None) in store.shelf.fetch_all()
+    assert Row("leases", b"one", None) in store.shelf.fetch_all()
     assert kinds(store.shelf.take()) == ["blocks", "leases", "meta", "queues"]
 
 

@@ -51,13 +51,28 @@ def _sentence(error: Exception) -> str:
 
 
 async def _serve(settings: Settings, as_json: bool) -> None:
-    server = await Server.open(settings)
     told = Told()
     with told:
+        server = await opened(settings, told)
+        if server is None:
+            return
         await server.start()
         print(announcement(server, settings.url, as_json), flush=True)
         await told.once.wait()
         await end(server, told, settings.shutdown_s)
+
+
+async def opened(settings: Settings, told: "Told") -> Server | None:
+    """The server, unless somebody says that it is not wanted: a store may have much to replay."""
+    opening = asyncio.ensure_future(Server.open(settings))
+    telling = asyncio.ensure_future(told.once.wait())
+    await asyncio.wait([opening, telling], return_when=asyncio.FIRST_COMPLETED)
+    telling.cancel()
+    if opening.done():
+        return opening.result()
+    opening.cancel()
+    await asyncio.wait([opening])
+    return None if opening.cancelled() else opening.result()
 
 
 def announcement(server: Server, url: str, as_json: bool) -> str:

@@ -93,6 +93,13 @@ class Home:
             visit = self._visits[loop] = _visit(self._visits, loop, store)
             await anext(visit)
 
+    def give_up(self) -> None:
+        """Nobody wants the store any more that is being opened, if it still is."""
+        with self._lock:
+            opened = self._opened
+        if opened is not None:
+            opened.cancel()
+
     # -- synchronous callers ---------------------------------------------------------------------
 
     def run(self, call: Coroutine[Any, Any, T], said: str, instead: str) -> T:
@@ -234,7 +241,8 @@ class _Thread(threading.Thread):
 
 async def _closed(opened: "Future[Store] | None") -> None:
     if opened is not None:
-        with suppress(Exception):  # one that could not be opened needs no closing
+        # One that could not be opened needs no closing.
+        with suppress(Exception, asyncio.CancelledError):
             store = await asyncio.wrap_future(opened)
             await store.close()
     # Whoever still waits for something here waits in vain.

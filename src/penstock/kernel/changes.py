@@ -66,11 +66,11 @@ class Dirty:
         self.taken[key] = known | DONE
         if found is None:
             return Row(self.kind.name, self.kind.place(key), None) if known else None
-        return self.row(key, found)
+        return self.row(key, found, older=bool(known))
 
-    def row(self, key: Any, found: Any) -> Row:
+    def row(self, key: Any, found: Any, *, older: bool = True) -> Row:
         kind = self.kind
-        return Row(kind.name, kind.place(key), records.encode(kind.record(key, found)))
+        return Row(kind.name, kind.place(key), records.encode(kind.record(key, found)), older)
 
     def put_back(self, taken: dict[Any, int]) -> None:
         """What a checkpoint took is to be written by the next one."""

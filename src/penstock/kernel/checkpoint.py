@@ -22,6 +22,7 @@ class Row(NamedTuple):
     kind: str
     key: bytes
     data: bytes | None  # None: the object is gone, its older rows are void
+    older: bool = True  # whether there may be some
 
 
 class Checkpoint:

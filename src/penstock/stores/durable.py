@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +17,12 @@ from penstock.model.event import EventKeeper, EventSink
 from penstock.model.policy import Caps
 from penstock.stores.clock import Clock, ManualClock, SteadyClock
 from penstock.stores.engine import Engine
-from penstock.stores.finishing import in_a_thread
+from penstock.stores.finishing import in_a_thread, until_cancelled
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.ownership import Ownership, witnessed
 from penstock.stores.journal.recovery import Recovered, recover
+from penstock.stores.journal.replaying import Interrupted
 from penstock.stores.journal.settings import Settings
 from penstock.stores.journal.space import Ballast, is_networked
 from penstock.stores.keeper import Keeper
@@ -56,7 +58,7 @@ async def open_durable(
     ownership.take()
     kept = events if isinstance(events, EventKeeper) else None
     try:
-        recovered = await in_a_thread(_recover, journal, path, draw, caps, False, kept)
+        recovered = await until_cancelled(_recover, journal, path, draw, caps, False, kept)
         return _go_on(journal, path, settings, recovered, clock, caps, events, observer, ownership)
     except BaseException:
         if kept is not None:
@@ -72,7 +74,8 @@ def _recover(
     seed: int,
     caps: Caps,
     read_only: bool,
-    events: EventKeeper | None = None,
+    events: EventKeeper | None,
+    stop: threading.Event,
 ) -> Recovered:
     if read_only and not path.exists():
         raise NotFound(f"there is no store at {path}", "url")
@@ -81,13 +84,22 @@ def _recover(
         position = 0  # of one that was there before
     try:
         facts = journal.open(read_only=read_only)
-        found = recover(journal, facts, seed, caps, read_only=read_only, events=events)
+        found = recover(
+            journal,
+            facts,
+            seed,
+            caps,
+            read_only=read_only,
+            events=events,
+            name=str(path),
+            stop=stop,
+        )
         _check_witness(path, store, position, found)
         if found.retelling is not None:
             found.store = found.retelling.end()
         if not read_only:
             journal.forget_after(found.checkpoint.number)
-    except Unavailable:  # of the event log
+    except (Interrupted, Unavailable):  # of us, or of the event log
         raise
     except JournalError as error:
         raise Unavailable(f"the store cannot be opened: {error}") from error
@@ -170,7 +182,7 @@ async def _open_read_only(
     journal: Journal, path: Path, clock: Clock, caps: Caps, seed: int
 ) -> Engine:
     try:
-        found = await in_a_thread(_recover, journal, path, seed, caps, True)
+        found = await until_cancelled(_recover, journal, path, seed, caps, True, None)
     except BaseException:
         journal.close()
         raise

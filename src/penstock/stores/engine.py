@@ -11,6 +11,7 @@ it rests on is safe. Without one (`memory://`) nothing waits.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, Final
 
 from penstock.kernel import commands as c
@@ -102,6 +103,7 @@ class Engine:
         if keeper is None:
             return kernel.apply(command, now, elapsed)
         due = kernel.is_due(now, elapsed)
+        keeper.began = perf_counter()
         try:
             outcome = kernel.apply(command, now, elapsed)
         except PenstockError:

@@ -5,8 +5,10 @@ while one of these is under way stays until it is over, and is cancelled then.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,3 +31,20 @@ async def finished(work: Awaitable[T]) -> T:
 async def in_a_thread(work: Callable[..., T], *said: Any) -> T:
     """Nothing is closed, and no lock let go, under the hands of a thread that still works."""
     return await finished(asyncio.get_running_loop().run_in_executor(None, work, *said))
+
+
+async def until_cancelled(work: Callable[..., T], *said: Any) -> T:
+    """The same for work that can be told to end: cancelled, we set the event that it is given last,
+    and stay until it has."""
+    stop = threading.Event()
+    future = asyncio.get_running_loop().run_in_executor(None, partial(work, *said, stop))
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        stop.set()
+        try:
+            await finished(asyncio.wait([future]))
+        finally:
+            if not future.cancelled():
+                future.exception()  # has been seen
+        raise

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 from penstock.kernel import commands as c
@@ -35,9 +36,10 @@ log: Final = logging.getLogger("penstock.store")
 
 RESERVED: Final = 1_024  # blocks of ids reserved at a time
 SOON_S: Final = 0.2  # within which that is safe which only the event log waits for
-WORTH: Final = (
-    1_000  # records of log that are worth a checkpoint at the end: the next start is quick
-)
+# What is worth a checkpoint at the end, so that the next start is quick: records of log, or seconds
+# of their replay.
+WORTH: Final = 1_000
+WORTH_S: Final = 0.1
 LAST_S: Final = 5.0  # that it may take; without it the next start replays the log, as after a crash
 ROOM_CHECK_S: Final = 0.2  # how long we trust what we know of the disk's free space
 
@@ -65,16 +67,23 @@ class Keeper:
         self._spare = 0
         self._spare_until = 0.0
         self.checkpointer = Checkpointer(
-            recovered.kernel, recovered.checkpoint, recovered.log_bytes, recovered.replayed
+            recovered.kernel,
+            recovered.checkpoint,
+            recovered.log_bytes,
+            recovered.records,
+            recovered.replay_s,
         )
         self.checkpointer.every_bytes = settings.checkpoint_bytes
         self.checkpointer.every_records = settings.checkpoint_records
+        self.checkpointer.every_s = settings.checkpoint_replay_s
         self.checkpointer.spared = self._events_kept
         self._events = events
         self._events_upto = 0  # the position up to which the event log has everything
         self._events_whole = True  # … or has not, and the facts say so
         self._events_asked = False
         self._soon: asyncio.TimerHandle | None = None
+        self._rested: asyncio.TimerHandle | None = None  # when a checkpoint may begin
+        self.began = 0.0  # when the kernel was given the present command
         position = recovered.kernel.position
         self.last = position  # of the last record
         self._first = position + 1  # of the first record that no batch has taken
@@ -117,7 +126,9 @@ class Keeper:
         frame = frames.encode(position, now, elapsed, command, frames.decision(outcome))
         self._frames.append(frame)
         self._gathered += len(frame)
-        self.checkpointer.noted(len(frame))
+        # A replay reads what we encoded. By the wall clock, which costs a tenth of the processor's:
+        # what others took of it makes a checkpoint come too early, never too late.
+        self.checkpointer.noted(len(frame), perf_counter() - self.began)
         if level == SYNCED:
             self._sync = True
             if isinstance(command, c.Push):
@@ -182,12 +193,21 @@ class Keeper:
             self.fail(error)
             return
         self.payloads.written(batch.chunks)
-        self.checkpointer.written(batch, more)
+        self.checkpointer.written(batch, more, self.writer.took_s)
         self.safety.reached(batch.group.last if batch.group else None, synced=batch.sync)
         if self._pending:
             self._schedule()
-        elif self.checkpointer.last.number != self._swept and not self._closing:
+            return
+        if self._rested is None and (rest_s := self.checkpointer.rest_s):
+            self._rested = self._loop.call_later(rest_s, self._rest_over)
+        if self.checkpointer.last.number != self._swept and not self._closing:
             self.sweep()
+
+    def _rest_over(self) -> None:
+        """A checkpoint that had to wait begins, though nobody has anything to write."""
+        self._rested = None
+        if self._broken is None and not self._closing:
+            self._schedule()
 
     def sweep(self) -> "asyncio.Task[None]":
         """Have chunks that are mostly needless written anew."""
@@ -310,6 +330,7 @@ class Keeper:
             "syncs": self.writer.syncs,
             "checkpoint": self.checkpointer.last.position,
             "log_records": self.checkpointer.records,
+            "replay_s": round(self.checkpointer.opening_s, 3),
             "free_bytes": self._ballast.free(),
             "bytes": self.journal.sizes(),
             "replayed": self.recovered.replayed,
@@ -376,7 +397,9 @@ class Keeper:
             self.let_go()
 
     async def _last_checkpoint(self) -> None:
-        if self._broken is None and self.checkpointer.records >= WORTH:
+        checkpointer = self.checkpointer
+        worth = checkpointer.records >= WORTH or checkpointer.replay_s >= WORTH_S
+        if self._broken is None and worth:
             with suppress(TimeoutError, Unavailable):
                 async with asyncio.timeout(LAST_S):
                     await self.checkpoint()
@@ -384,8 +407,9 @@ class Keeper:
     def let_go(self) -> None:
         """Of the threads, the files and the path, in whatever state they are."""
         self._closing = True  # nothing begins when the last batch's answer comes
-        if self._soon is not None:
-            self._soon.cancel()
+        for timer in (self._soon, self._rested):
+            if timer is not None:
+                timer.cancel()
         try:
             self.writer.close()
             if self._events is not None:

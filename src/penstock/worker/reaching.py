@@ -22,16 +22,17 @@ LAST_BACKOFF_S: Final = 5.0
 REMIND_S: Final = 60.0  # how often it is said that there is still nobody
 
 
-async def reached(app: Penstock, told: asyncio.Event) -> Store | None:
-    """The store, once there is one; None if the worker was told to end before."""
+async def reached(app: Penstock, told: asyncio.Event, *, alone: bool) -> Store | None:
+    """The store, once there is one; None if the worker was told to end before. One that is being
+    opened is opened for everybody in the process: a worker that is not alone there lets it be."""
     ending = asyncio.ensure_future(told.wait())
     try:
-        return await _reached(app, ending)
+        return await _reached(app, ending, alone)
     finally:
         ending.cancel()
 
 
-async def _reached(app: Penstock, ending: "asyncio.Future[Any]") -> Store | None:
+async def _reached(app: Penstock, ending: "asyncio.Future[Any]", alone: bool) -> Store | None:
     now = asyncio.get_running_loop().time
     began, said_at, backoff_s = now(), None, FIRST_BACKOFF_S
     while not ending.done():
@@ -39,6 +40,8 @@ async def _reached(app: Penstock, ending: "asyncio.Future[Any]") -> Store | None
         await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             opening.cancel()
+            if alone:
+                app.home.give_up()
             break
         error = opening.exception()
         if error is None:

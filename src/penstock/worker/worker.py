@@ -65,7 +65,8 @@ class Worker:
         self.abandoned = False  # set when it ends without handlers that do not stop
         self.ended = threading.Event()  # nothing more is heard of it
         self._stops = 0  # how often it was told to
-        self._hear: Callable[[], None] | None = None  # wakes the home thread
+        # Wakes the home thread. Signals come at any instant, so it takes no lock.
+        self._hear: Callable[[], object] | None = None
 
     async def run(self) -> Counts:
         """Work until told to stop. Asynchronous handlers run on the loop that this is called on."""
@@ -88,15 +89,15 @@ class Worker:
         hear = self._hear
         if hear is not None:
             with suppress(RuntimeError):  # that loop has ended, and the worker with it
-                self.app.home.loop.call_soon_threadsafe(hear)
+                hear()
 
     # -- on the home thread ----------------------------------------------------------------------
 
     async def _live(self, handlers: asyncio.AbstractEventLoop) -> None:
-        told = asyncio.Event()
-        self._hear = told.set
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        self._hear = lambda: loop.call_soon_threadsafe(told.set)
         try:
-            store = None if self._stops else await reached(self.app, told)
+            store = None if self._stops else await reached(self.app, told, alone=self.alone)
             if store is not None:
                 await self._work(_Life(self, store, handlers))
         finally:
@@ -104,7 +105,8 @@ class Worker:
             self.ended.set()
 
     async def _work(self, life: "_Life") -> None:
-        self._hear = life.hear
+        loop = asyncio.get_running_loop()
+        self._hear = lambda: loop.call_soon_threadsafe(life.hear)
         try:
             if not self._stops:
                 await life.work()

@@ -8,7 +8,7 @@ nothing of jobs. Everything that one `write` is given becomes durable together o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,7 +83,7 @@ class Journal(ABC):
         """The newest row of every object that belongs to that checkpoint or an older one."""
 
     @abstractmethod
-    def groups(self, after: int) -> Iterator[Group]:
+    def groups(self, after: int) -> Generator[Group, None, None]:
         """The log's groups that reach beyond that position, in order."""
 
     @abstractmethod

@@ -7,7 +7,9 @@ the record. Only a log that simply ends early is cut at its last whole record, a
 
 import logging
 import os
-import time
+import threading
+from contextlib import closing
+from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +20,8 @@ from penstock.model.event import EventKeeper
 from penstock.model.policy import Caps
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Batch, Group, Journal, JournalError
+from penstock.stores.journal.checkpointer import CheckpointFact
+from penstock.stores.journal.replaying import Replaying
 from penstock.stores.journal.retelling import Retelling
 
 log: Final = logging.getLogger("penstock.store")
@@ -28,23 +32,16 @@ FACTS: Final = frozenset(["format", "kernel", "seed", "caps", "head", "boot", "o
 ANY: Final = 2**62  # beyond every checkpoint
 
 
-class CheckpointFact(msgspec.Struct):
-    """The last finished checkpoint, as the journal's facts tell it."""
-
-    number: int = 0
-    position: int = 0
-    counts: dict[str, int] = {}
-    caps: Caps | None = None
-    chunk_floor: int = 0  # no chunk below it was needed any more
-
-
 class Recovered(msgspec.Struct, kw_only=True):
     kernel: Kernel
     checkpoint: CheckpointFact
     new: bool = False  # there was nothing
     clean: bool = True  # it had been closed
     replayed: int = 0
+    # Of the log behind the last checkpoint: one may have been written on the way.
+    records: int = 0
     log_bytes: int = 0
+    replay_s: float = 0.0
     cut: int = 0  # bytes of a torn record at the end
     seconds: float = 0.0
     reserved: int = 0
@@ -64,9 +61,15 @@ def recover(
     *,
     read_only: bool = False,
     events: EventKeeper | None = None,
+    name: str = "the store",
+    stop: threading.Event | None = None,
 ) -> Recovered:
-    """`events` gets what it has not got yet of the events of the records behind the checkpoint."""
-    began = time.perf_counter()
+    """`events` gets what it has not got yet of the events of the records behind the checkpoint.
+
+    `stop`, once set, ends it by Interrupted.
+    """
+    began = perf_counter()
+    replaying = Replaying(name, stop, keeps=not read_only)
     store = facts.get("store", "") or os.urandom(16).hex()
     if not facts:
         _check_empty(journal)
@@ -77,7 +80,9 @@ def recover(
     _check_versions(facts)
     checkpoint = msgspec.convert(facts.get("checkpoint", {}), CheckpointFact)
     made_with = checkpoint.caps or msgspec.convert(facts["caps"], Caps)
-    kernel = _restore(journal, checkpoint, facts["seed"], made_with)
+    head = facts.get("head", checkpoint.position)
+    replaying.of = head - checkpoint.position
+    kernel = _restore(journal, checkpoint, facts["seed"], made_with, replaying)
     found = Recovered(
         kernel=kernel,
         checkpoint=checkpoint,
@@ -89,11 +94,11 @@ def recover(
     )
     if events is not None:
         found.retelling = Retelling(kernel, events, store, whole=facts.get("events", False))
-    torn = _replay(journal, found)
+    replaying.begin()
+    torn = _replay(journal, found, replaying)
     if torn is not None:
         _cut(journal, found, torn, read_only)
         found.clean = False  # ids were given that nobody here knows of
-    head = facts.get("head", checkpoint.position)
     if kernel.position < head and not found.cut:
         raise JournalError(
             f"records {kernel.position + 1} to {head} of the log are missing: it is damaged"
@@ -102,7 +107,7 @@ def recover(
         raise JournalError("ids were given beyond those reserved: the facts are damaged")
     _check_chunks(journal, found)
     kernel.freed.clear()
-    found.seconds = time.perf_counter() - began
+    found.seconds = perf_counter() - began
     return found
 
 
@@ -137,7 +142,9 @@ def _nothing(seed: int, caps: Caps) -> Kernel:
     return kernel
 
 
-def _restore(journal: Journal, checkpoint: CheckpointFact, seed: int, caps: Caps) -> Kernel:
+def _restore(
+    journal: Journal, checkpoint: CheckpointFact, seed: int, caps: Caps, replaying: Replaying
+) -> Kernel:
     if not checkpoint.number:
         return _nothing(seed, caps)
     counts: dict[str, int] = {}
@@ -146,6 +153,8 @@ def _restore(journal: Journal, checkpoint: CheckpointFact, seed: int, caps: Caps
         if row.data is not None:
             counts[row.kind] = counts.get(row.kind, 0) + 1
             blobs.append(row.data)
+        if perf_counter() >= replaying.at:
+            replaying.look(0)
     for kind, n in checkpoint.counts.items():
         if counts.get(kind, 0) != n:
             raise JournalError(
@@ -164,32 +173,52 @@ def _restore(journal: Journal, checkpoint: CheckpointFact, seed: int, caps: Caps
     return kernel
 
 
-def _replay(journal: Journal, found: Recovered) -> Group | None:
+def _replay(journal: Journal, found: Recovered, replaying: Replaying) -> Group | None:
     """Answers the last group if it ends early."""
+    while True:
+        torn = _replay_on(journal, found, replaying)
+        found.replay_s = replaying.since_s
+        if torn is not None or not replaying.worth:
+            return torn
+        found.checkpoint = replaying.keep(
+            journal, found.kernel, found.checkpoint, found.store, found.retelling
+        )
+        if found.checkpoint.position == found.kernel.position:
+            found.records = found.log_bytes = 0
+
+
+def _replay_on(journal: Journal, found: Recovered, replaying: Replaying) -> Group | None:
+    """To the end, or until it is time to keep what has been replayed."""
     kernel, retelling = found.kernel, found.retelling
     torn: Group | None = None
-    for group in journal.groups(kernel.position):
-        if torn is not None:
-            raise JournalError(
-                f"the group of records {torn.first} to {torn.last} ends early and is not the last:"
-                " the log is damaged"
-            )
-        found.log_bytes += len(group.data)
-        last = group.first - 1
-        try:
-            for record in frames.decode(group.data):
-                if record.position != last + 1:
-                    raise frames.Corrupt(f"position {record.position} follows {last}")
-                last = record.position
-                if last > kernel.position:
-                    _apply(kernel, record)
-                    found.replayed += 1
-                    if retelling is not None:
-                        retelling.applied()
-        except frames.Corrupt as error:
-            raise JournalError(f"the log is damaged: {error}") from None
-        if last < group.last:
-            torn = group
+    with closing(journal.groups(kernel.position)) as groups:
+        for group in groups:
+            if torn is not None:
+                raise JournalError(
+                    f"the group of records {torn.first} to {torn.last} ends early and is not the"
+                    " last: the log is damaged"
+                )
+            last = group.first - 1
+            try:
+                for record in frames.decode(group.data):
+                    if record.position != last + 1:
+                        raise frames.Corrupt(f"position {record.position} follows {last}")
+                    last = record.position
+                    if last > kernel.position:
+                        _apply(kernel, record)
+                        found.replayed += 1
+                        found.records += 1
+                        if retelling is not None:
+                            retelling.applied()
+                        if perf_counter() >= replaying.at:
+                            replaying.look(found.replayed)
+            except frames.Corrupt as error:
+                raise JournalError(f"the log is damaged: {error}") from None
+            found.log_bytes += len(group.data)
+            if last < group.last:
+                torn = group
+            elif replaying.worth:
+                break
     return torn
 
 

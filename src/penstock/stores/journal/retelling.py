@@ -7,6 +7,7 @@ positions. A checkpoint waits until the event log has synced what the log in fro
 
 import logging
 import os
+from queue import SimpleQueue
 from typing import Final
 
 from penstock.kernel.kernel import Kernel
@@ -39,6 +40,12 @@ class Retelling:
         if fresh:
             self._keeper.make_room()
             self._keeper.write(fresh)
+
+    def synced(self) -> bool:
+        """Whether everything that was told is on stable storage; blocks until that is known."""
+        answer: SimpleQueue[bool] = SimpleQueue()
+        self._keeper.sync(answer.put)
+        return answer.get()
 
     def end(self) -> str:
         """The kernel is as it was; answers the store's name in the event log from now on.

@@ -9,7 +9,7 @@ other threads run meanwhile.
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -123,7 +123,7 @@ class RocksJournal(Journal):
             if newest is not None:
                 yield newest
 
-    def groups(self, after: int) -> Iterator[Group]:
+    def groups(self, after: int) -> Generator[Group, None, None]:
         entries = self._tables["log"].iter()
         entries.seek_for_prev(_number(after + 1))
         if not entries.valid():

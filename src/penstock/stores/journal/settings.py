@@ -10,6 +10,7 @@ from penstock.stores.journal.space import RESERVE
 CACHE_BYTES: Final = 64 << 20
 LOG_BYTES: Final = 64 << 20  # of log behind the last checkpoint before the next one is due
 RECORDS: Final = 200_000
+REPLAY_S: Final = 2.0  # that carrying out the log behind it took
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -26,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reserve_bytes: Count = RESERVE  # free space below which no jobs are taken in
     checkpoint_bytes: Positive = LOG_BYTES  # of log before the next checkpoint
     checkpoint_records: Positive = RECORDS
+    checkpoint_replay_s: Annotated[float, msgspec.Meta(gt=0)] = REPLAY_S  # … or of its replay
     backup_dir: str = ""  # where backups go …
     backup_every_s: Annotated[float, msgspec.Meta(ge=0)] = 0  # … so often; 0: when asked for
     backup_keep: Positive = 24  # of them

@@ -7,7 +7,9 @@ Every blob of ours carries a checksum, because SQLite has none for its pages.
 Tables: `log` (one row a group), `chunks`, one per kind of checkpoint row, and `facts`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +55,17 @@ _NEWEST: Final = _per_kind(
 _ROW: Final = _per_kind("INSERT OR REPLACE INTO {kind} VALUES(?,?,?)")
 _OLDER: Final = _per_kind("DELETE FROM {kind} WHERE key=? AND checkpoint<?")
 _BEYOND: Final = _per_kind("DELETE FROM {kind} WHERE checkpoint > ?")
+
+_kind: Final = attrgetter("kind")
+
+
+def _values(row: Row) -> tuple[bytes, int, bytes | None]:
+    return row.key, row.checkpoint, None if row.data is None else sealed(row.data)
+
+
+def _below(row: Row) -> tuple[bytes, int]:
+    """Its older rows; itself as well if the object is gone."""
+    return row.key, row.checkpoint if row.data is not None else row.checkpoint + 1
 
 
 class SqliteJournal(Journal):
@@ -126,7 +139,7 @@ class SqliteJournal(Journal):
         except apsw.Error as error:
             raise JournalError(f"{self.path}: {error}") from error
 
-    def groups(self, after: int) -> Iterator[Group]:
+    def groups(self, after: int) -> Generator[Group, None, None]:
         try:
             for first, last, data in self._db.execute(
                 "SELECT first, last, data FROM log WHERE last > ? ORDER BY first", (after,)
@@ -212,12 +225,10 @@ class SqliteJournal(Journal):
         if batch.dropped or needless:
             gone = [(chunk,) for chunk in (*batch.dropped, *needless)]
             db.executemany("DELETE FROM chunks WHERE id=?", gone)
-        for row in batch.rows:
-            value = None if row.data is None else sealed(row.data)
-            db.execute(_ROW[row.kind], (row.key, row.checkpoint, value))
-        for row in batch.superseded:
-            below = row.checkpoint if row.data is not None else row.checkpoint + 1
-            db.execute(_OLDER[row.kind], (row.key, below))
+        for kind, rows in groupby(batch.rows, _kind):
+            db.executemany(_ROW[kind], [_values(row) for row in rows])
+        for kind, rows in groupby(batch.superseded, _kind):
+            db.executemany(_OLDER[kind], [_below(row) for row in rows])
         for name, value in batch.facts.items():
             packed = sealed(msgspec.msgpack.encode(value))
             db.execute("INSERT OR REPLACE INTO facts VALUES(?,?)", (name, packed))

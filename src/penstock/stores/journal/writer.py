@@ -35,6 +35,7 @@ class Writer:
         self.syncs = 0
         self._synced = synced  # told of the last safe position
         self.write_ms = 0.0  # of a synced batch, smoothed
+        self.took_s = 0.0  # of the thread's processor time, for the last batch
         self._thread.start()
 
     def stage(self, chunk: int, data: bytes) -> None:
@@ -64,13 +65,14 @@ class Writer:
                 return
 
     def _write(self, batch: Batch) -> bool:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.thread_time()
         try:
             more = self._journal.write(batch)
         except Full:
             if not self._ballast.drop():
                 raise
             more = self._journal.write(batch)
+        self.took_s = time.thread_time() - worked
         self.batches += 1
         if batch.group is not None:
             self._head = batch.group.last
