@@ -62,5 +62,7 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 def unpack(archive: Path, directory: Path) -> Path:
     with tarfile.open(archive) as packed:
-        packed.extractall(directory, filter="data")
+        # Early releases of Python 3.11 have no such filter, and heed none.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(directory)
     return directory / "store"

@@ -1,6 +1,8 @@
 """Backups: taken while serving, restored elsewhere, verified without a trace."""
 
 import asyncio
+import io
+import tarfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -113,6 +115,22 @@ def test_a_damaged_backup_is_found_out(tmp_path: Path) -> None:
         backup.verify(taken, JOURNALS)
     with pytest.raises(NotFound):
         backup.verify(tmp_path / "nothing", JOURNALS)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/tmp/elsewhere", "a/../../elsewhere", "link"])
+def test_what_leads_elsewhere_is_no_backup(name: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    forged = tmp_path / "in" / "20260101T000000.000Z.backup"
+    with tarfile.open(forged, "w:gz") as archive:
+        entry = tarfile.TarInfo(name)
+        if name == "link":
+            entry.type, entry.linkname = tarfile.SYMTYPE, "../elsewhere"
+        archive.addfile(entry, io.BytesIO())
+    with pytest.raises(Invalid, match="no backup"):
+        backup.verify(forged, JOURNALS)
+    with pytest.raises(Invalid, match="no backup"):
+        backup.restore(forged, "sqlite", tmp_path / "restored")
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "in", forged]
 
 
 def test_backups_on_an_interval_keep_the_newest(tmp_path: Path) -> None:

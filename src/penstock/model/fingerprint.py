@@ -12,7 +12,8 @@ from typing import Final
 from penstock.model.job import JobError
 
 # Every alternative reads on at most to the next quote or the end of its word, and never tries
-# another way back: linear in the message, whatever is in it.
+# another way back: linear in the message, whatever is in it. (Groups are not possessive: early
+# releases of Python 3.11 go astray there, and nothing that could fail comes behind them.)
 _VARYING: Final = re.compile(
     r"""
       (?P<quoted> (?<!\w) (?: '[^'\n]*+' | "[^"\n]*+" | `[^`\n]*+` ) (?!\w) )
@@ -20,7 +21,7 @@ _VARYING: Final = re.compile(
     | (?P<number>
           (?<![0-9a-z]) 0x[0-9a-f]++ (?![0-9a-z])
         | (?<![0-9a-z]) (?=[a-f]*+[0-9]) (?=[0-9]*+[a-f]) [0-9a-f]{6,}+ (?![0-9a-z])
-        | (?: (?<![\w.)\]]) [-+] )? [0-9]++ (?: [.,:][0-9]++ )*+ (?: e[-+]?[0-9]++ )?+
+        | (?: (?<![\w.)\]]) [-+] )? [0-9]++ (?: [.,:][0-9]++ )* (?: e[-+]?[0-9]++ )?
       )
     """,
     re.VERBOSE | re.IGNORECASE,

@@ -11,11 +11,12 @@ import io
 import logging
 import os
 import re
+import shutil
 import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
@@ -217,7 +218,8 @@ def _unpack(backup: Path, scratch: Path) -> Manifest:
         raise NotFound(f"there is no backup at {backup}", "path")
     try:
         with tarfile.open(backup, "r:gz") as archive:
-            archive.extractall(scratch, filter="data")
+            for member in archive:
+                _extract(archive, member, scratch)
         manifest = msgspec.json.decode((scratch / MANIFEST).read_bytes(), type=Manifest)
     except (tarfile.TarError, OSError, EOFError, msgspec.MsgspecError) as error:
         raise Invalid(f"{backup} is no backup, or a damaged one: {error}", "path") from error
@@ -226,6 +228,19 @@ def _unpack(backup: Path, scratch: Path) -> Manifest:
         if not whole.is_file() or _digest(whole) != digest:
             raise Invalid(f"{backup} is damaged: {name} is not what was backed up", "path")
     return manifest
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, scratch: Path) -> None:
+    """One file of a backup. A name that leads elsewhere, or a link, is none of ours."""
+    name = PurePosixPath(member.name)
+    if not member.isfile() or name.is_absolute() or ".." in name.parts:
+        raise tarfile.TarError(f"{member.name!r} has no place in one")
+    target = scratch / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    packed = archive.extractfile(member)
+    assert packed is not None, "a file has content"
+    with packed, open(target, "wb", opener=private.opener) as file:
+        shutil.copyfileobj(packed, file)
 
 
 def _store_in(scratch: Path, manifest: Manifest) -> Path:
