@@ -234,11 +234,7 @@ class Connection(asyncio.Protocol):
             return
         self._answer(message)
         if self._out:
-            # A job that somebody waits for goes out before the answer to whoever pushed it.
-            if self.listener.gate.waited_for:
-                self._flush_soon()
-            else:
-                self._flush()
+            self._flush()
         if self._held or self._line:
             self._read_or_not()
 

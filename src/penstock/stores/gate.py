@@ -32,11 +32,6 @@ class Gate(Wrapper):
     def inner(self) -> Store:
         return self._inner
 
-    @property
-    def waited_for(self) -> bool:
-        """Whether claims wait here: what a command makes ready is theirs by the next turn."""
-        return bool(self._waiting)
-
     def shut(self) -> None:
         """From now on claims find nothing, and those that wait are told so."""
         self._shut = True
