@@ -14,7 +14,6 @@ from penstock.stores.journal.sqlite import SqliteJournal
         ("journal_mode", "wal"),
         ("page_size", sqlite.PAGE),
         ("auto_vacuum", 2),
-        ("wal_autocheckpoint", sqlite.WAL_PAGES),
         ("journal_size_limit", sqlite.WAL_KEPT),
         ("synchronous", 2),
     ],

@@ -1,6 +1,7 @@
 """The journal in one SQLite file.
 
-One connection writes, on the writer's thread; one reads payloads, on the reader's. WAL mode:
+One connection writes, on the writer's thread; one reads payloads, on the reader's; one moves the
+WAL into the file, on a thread of its own. WAL mode:
 `synchronous=FULL` for a batch that must reach stable storage, `NORMAL` for one that need not.
 Every blob of ours carries a checksum, because SQLite has none for its pages.
 
@@ -25,10 +26,12 @@ from penstock.stores.journal.sealed import (
     unsealed,
     unsealed_chunk,
 )
+from penstock.stores.journal.wal import WalMover
 from penstock.stores.private import make_file
 
 PAGE: Final = 32 << 10  # what SQLite does page by page is what large pushes wait for
-WAL_PAGES: Final = (16 << 20) // PAGE  # it moves the WAL into the file when it has this many
+MOVE_AT: Final = (8 << 20) // PAGE  # pages of the WAL that are moved into the file in one go
+FINISH_AT: Final = (32 << 20) // PAGE  # pages after which it is begun anew
 WAL_KEPT: Final = 64 << 20  # and cuts a WAL that grew beyond this
 TRUNCATED: Final = 64  # groups that one batch takes off the log
 SHRINK_AT: Final = (8 << 20) // PAGE  # free pages before they are given back …
@@ -75,6 +78,7 @@ class SqliteJournal(Journal):
         self.path = path
         self._write: apsw.Connection | None = None
         self._read: apsw.Connection | None = None
+        self._mover: WalMover | None = None
         self._level = ""
         self._staged: set[int] = set()  # chunks in the open transaction
 
@@ -96,7 +100,6 @@ class SqliteJournal(Journal):
                 db.execute(f"PRAGMA page_size={PAGE}; PRAGMA auto_vacuum=INCREMENTAL")
                 # One by one: a statement that answers a row holds back those behind it.
                 db.pragma("journal_mode", "wal")
-                db.pragma("wal_autocheckpoint", WAL_PAGES)
                 db.pragma("journal_size_limit", WAL_KEPT)
                 self._set_level("FULL")
                 if not db.table_exists(None, "facts"):
@@ -111,6 +114,8 @@ class SqliteJournal(Journal):
                 for name, value in db.execute("SELECT name, value FROM facts")
             }
             self._read = db if read_only else self._reader()
+            if not read_only:
+                self._mover = WalMover(db, self.path, MOVE_AT, FINISH_AT)
         except apsw.Error as error:
             raise JournalError(f"{self.path}: {error}") from error
         return facts
@@ -189,6 +194,8 @@ class SqliteJournal(Journal):
                 self._roll_back()
                 raise
             self._staged.clear()
+            if self._mover is not None:
+                self._mover.check()
         except apsw.FullError as error:
             raise Full(str(error)) from error
         except apsw.Error as error:
@@ -199,6 +206,8 @@ class SqliteJournal(Journal):
         return more
 
     def _begin(self, level: str) -> None:
+        if self._mover is not None:
+            self._mover.before_a_batch()
         self._set_level(level)
         self._db.execute("BEGIN IMMEDIATE")
 
@@ -290,6 +299,9 @@ class SqliteJournal(Journal):
         return found
 
     def close(self) -> None:
+        if self._mover is not None:
+            self._mover.close()
+            self._mover = None
         for connection in (self._read, self._write):
             if connection is not None:
                 connection.close()
