@@ -10,9 +10,11 @@ the same FILE after a crash, and the history goes on.
 import argparse
 import asyncio
 from pathlib import Path
+from unittest.mock import patch
 
 from penstock.model.store import Durability
 from penstock.open import open_store
+from penstock.stores.journal import sqlite
 from tests.history.record import FileLog, Line
 from tests.history.recorder import Recorder
 from tests.history.workload import work
@@ -55,7 +57,10 @@ def main() -> None:
     parser.add_argument("--operations", required=True, type=int)
     parser.add_argument("--durability", choices=("fsync", "os"), default=None)
     parser.add_argument("--tell-after", type=int, default=0)
-    asyncio.run(run(**vars(parser.parse_args())))
+    said = parser.parse_args()
+    if said.seed % 4 < 2:  # a WAL that is moved and begun anew again and again, in a short run
+        patch.multiple(sqlite, MOVE_AT=2, FINISH_AT=8).start()
+    asyncio.run(run(**vars(said)))
 
 
 if __name__ == "__main__":
