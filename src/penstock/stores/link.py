@@ -345,10 +345,13 @@ class Link:
     def received(self, data: bytes) -> None:
         self._heard = self.loop.time()
         frames = self._frames
-        frames.feed(data)
         try:
-            while (message := frames.take()) is not None:
+            message = frames.feed_alone(data)
+            if message is not None:
                 self._hear(message)
+            else:
+                while (message := frames.take()) is not None:
+                    self._hear(message)
         except (BadFrame, msgspec.MsgspecError) as error:
             if self._greeting is not None and not self._greeting.done():
                 self._greeting.set_exception(
