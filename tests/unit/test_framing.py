@@ -23,12 +23,22 @@ def taken(frames: Frames) -> Iterator[bytes]:
 
 
 def messages(pieces: Iterable[bytes], limit: int = 1_000) -> list[bytes]:
-    frames = Frames(limit)
+    """The same in both ways in which they can be had."""
+    pieces = list(pieces)
+    frames, others = Frames(limit), Frames(limit)
     came: list[bytes] = []
+    alone: list[bytes] = []
     for piece in pieces:
         frames.feed(piece)
         came += taken(frames)
+        at_once = others.feed_alone(piece)
+        if at_once is not None:
+            assert not others.rest
+            alone.append(bytes(at_once))
+        alone += taken(others)
+        assert others.begun == frames.begun
     assert not frames.rest
+    assert alone == came
     return came
 
 
@@ -49,6 +59,19 @@ def test_every_split_of_a_stream_gives_the_same_messages(kind: str) -> None:
     for size in range(1, 40):
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         assert messages(pieces) == expected
+
+
+def test_a_frame_that_comes_by_itself_is_not_kept() -> None:
+    frames = Frames(100)
+    assert frames.feed_alone(framed(b"first")) is None, "nobody knows yet that these are frames"
+    assert list(taken(frames)) == [b"first"]
+    assert frames.feed_alone(framed(b"second")) == b"second"
+    assert not frames.rest
+    for other in (b"", b"\0\0", framed(b""), framed(b"a", b"b"), framed(b"x" * 100)[:50]):
+        assert frames.feed_alone(other) is None
+        frames = Frames(100)
+        frames.lines = False
+    assert frames.feed_alone(framed(bytes(97))) is None, "as large as may be: looked at closely"
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.data())
