@@ -38,6 +38,13 @@ T = TypeVar("T")
 Call = Coroutine[Any, Any, T]
 
 WAITING: Final = "_waiting"  # behind the name of a call that may wait for work
+FREQUENT: Final = (
+    "push",
+    "ack",
+    "fail",
+    "release",
+    "extend",
+)  # made for every job: worth a shortcut
 
 
 class Wrapper(Store):

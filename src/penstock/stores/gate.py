@@ -13,9 +13,8 @@ from penstock.model.job import Lease
 from penstock.model.lifecycle import State
 from penstock.model.resuming import Step, resumed
 from penstock.model.store import Store
-from penstock.model.wrapper import Wrapper
+from penstock.model.wrapper import FREQUENT, Wrapper
 
-PASSED_ON: Final = ("push", "ack", "fail", "release", "extend")  # without a stop here
 LOOK_S: Final = 0.05  # how often we look whether anything is still active
 
 
@@ -25,7 +24,7 @@ class Gate(Wrapper):
         self._shut = False
         self._waiting: set[_Wait] = set()
         self._claimed: set[tuple[str, str]] = set()  # (tenant, queue) that claims were served from
-        for name in PASSED_ON:
+        for name in FREQUENT:  # without a stop here
             setattr(self, name, getattr(store, name))
 
     @property

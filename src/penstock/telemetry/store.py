@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.model.errors import PenstockError
 from penstock.model.store import Store
-from penstock.model.wrapper import Call, Wrapper
+from penstock.model.wrapper import FREQUENT, Call, Wrapper
 from penstock.protocol.command import Figures
 from penstock.telemetry.meter import Histogram, Meter
 
@@ -23,7 +23,6 @@ CALL_BUCKETS_S: Final[tuple[float, ...]] = (
     *(0.00001, 0.00003, 0.0001, 0.0003),
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
 )
-HOT: Final = ("push", "ack", "fail", "release", "extend")  # calls that are made for every job
 UNEXPECTED: Final = "internal"  # the code of an error that is none of ours
 
 
@@ -42,7 +41,7 @@ class Telemetry(Wrapper):
         self._inner = store
         self.meter = meter
         self.operations: defaultdict[str, Operation] = defaultdict(Operation)
-        for name in HOT:
+        for name in FREQUENT:
             setattr(self, name, _timed(getattr(store, name), self.operations[name]))
 
     @property
