@@ -18,9 +18,14 @@ def sealed(data: bytes) -> bytes:
     return crc32(data).to_bytes(_SIZE, "little") + data
 
 
-def unsealed(data: object, what: str) -> bytes:
+def _blob(data: object, what: str) -> bytes:
     if not isinstance(data, bytes):  # the value's type is not under the checksum
         raise JournalError(f"{what} is damaged: it is no blob")
+    return data
+
+
+def unsealed(data: object, what: str) -> bytes:
+    data = _blob(data, what)
     body = data[_SIZE:]
     if crc32(body) != int.from_bytes(data[:_SIZE], "little"):
         raise JournalError(f"{what} is damaged: its checksum does not match")
@@ -37,7 +42,8 @@ def hollow_chunk(data: bytes) -> bytes:
     return crc32(packed, crc32(_DEFLATED)).to_bytes(_SIZE, "little") + _DEFLATED + packed
 
 
-def unsealed_chunk(row: bytes, what: str) -> bytes:
+def unsealed_chunk(row: object, what: str) -> bytes:
+    row = _blob(row, what)
     kind, body = row[_SIZE : _SIZE + 1], row[_SIZE + 1 :]
     if crc32(body, crc32(kind)) != int.from_bytes(row[:_SIZE], "little"):
         raise JournalError(f"{what} is damaged: its checksum does not match")
