@@ -59,12 +59,13 @@ class LateWriter(Writer):
         ballast: Ballast,
         done: Done,
         synced: Callable[[int], None],
+        check_there: Callable[[], None],
     ) -> None:
         self._turns = turns
         self._tell = done
         self._answers: SimpleQueue[tuple[Batch, bool, Exception | None]] = SimpleQueue()
         self._closed = False
-        super().__init__(journal, ballast, lambda *_: None, synced)
+        super().__init__(journal, ballast, lambda *_: None, synced, check_there)
 
     def submit(self, batch: Batch) -> None:
         _in(self._turns(), lambda: self._begin(batch))

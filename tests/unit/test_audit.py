@@ -2,12 +2,14 @@
 
 import json
 import logging
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.model.errors import Unavailable
 from penstock.model.policy import QueueConfig
 from penstock.protocol.access import Principal
 from penstock.server.audit import AuditLog
@@ -107,5 +109,14 @@ def test_without_a_file_it_is_the_log(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_file_that_cannot_be_written_does_not_undo_the_action(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    AuditLog(tmp_path / "nowhere" / "audit.log")(OPS, "acme", "drain", {"queue": "q"})
+    (tmp_path / "there").mkdir()
+    audit = AuditLog(tmp_path / "there" / "audit.log")
+    shutil.rmtree(tmp_path / "there")
+    audit(OPS, "acme", "drain", {"queue": "q"})
     assert any('"action":"drain"' in each for each in caplog.messages)
+
+
+def test_a_file_that_can_never_be_written_is_told_of_at_once(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be written: No such file") as caught:
+        AuditLog(tmp_path / "nowhere" / "audit.log")
+    assert caught.value.field == "audit_file"

@@ -1,14 +1,17 @@
 """Backups: taken while serving, restored elsewhere, verified without a trace."""
 
 import asyncio
+import errno
 import io
+import os
+import shutil
 import tarfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from penstock.model.errors import Conflict, Invalid, NotFound
+from penstock.model.errors import Conflict, Invalid, NotFound, Unavailable
 from penstock.model.job import JobOptions, JobSpec, Run
 from penstock.open import JOURNALS, open_store
 from penstock.stores import backup
@@ -115,6 +118,43 @@ def test_a_damaged_backup_is_found_out(tmp_path: Path) -> None:
         backup.verify(taken, JOURNALS)
     with pytest.raises(NotFound):
         backup.verify(tmp_path / "nothing", JOURNALS)
+
+
+@pytest.mark.parametrize("left", ["-wal", "-shm", "-journal"])
+def test_what_is_left_of_another_store_does_not_go_into_a_restored_one(
+    left: str, tmp_path: Path
+) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.push_jobs(T, "q", [JobSpec()])
+        await store.backup(tmp_path / "backups")
+
+    on(f"sqlite:///{tmp_path}/store", scenario)
+    (taken,) = backup.kept(tmp_path / "backups")
+    beside = tmp_path / f"restored{left}"
+    beside.write_bytes(b"of another")
+    with pytest.raises(Conflict, match=f"restored{left} is of a store that was here"):
+        backup.restore(taken, "sqlite", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+    beside.unlink()
+    backup.restore(taken, "sqlite", tmp_path / "restored")
+    assert backup.inspect(JOURNALS["sqlite"](tmp_path / "restored")).jobs == 1
+
+
+def test_a_full_disk_says_nothing_against_a_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.backup(tmp_path / "backups")
+
+    on(f"sqlite:///{tmp_path}/store", scenario)
+    (taken,) = backup.kept(tmp_path / "backups")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(Unavailable, match="cannot be unpacked: No space left on device"):
+        backup.verify(taken, JOURNALS)
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/tmp/elsewhere", "a/../../elsewhere", "link"])

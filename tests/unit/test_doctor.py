@@ -81,9 +81,15 @@ def test_the_doctor_finds_damage(tmp_path: Path) -> None:
     assert re.search(r"payload chunk 1 is damaged", said)
 
 
-def test_where_there_is_no_store_the_doctor_says_so(tmp_path: Path) -> None:
+def test_where_there_is_no_store_the_doctor_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, said, _ = run("doctor", f"sqlite:///{tmp_path}/none", "--json")
-    assert (code, json.loads(said)["store"]["exists"]) == (0, False)
+    assert (code, json.loads(said)["store"]["exists"]) == (1, False)
+    assert json.loads(said)["problems"] == [f"there is no store at {tmp_path}/none"]
+    monkeypatch.chdir(tmp_path)
+    code, said, _ = run("doctor")  # of the machine: the usual store need not be there
+    assert (code, "nothing is wrong" in said) == (0, True)
     code, _, said = run("doctor", "memory://")
     assert (code, "lies nowhere" in said) == (1, True)
     assert list(tmp_path.iterdir()) == []
@@ -110,11 +116,14 @@ def lake_of(place: Path, *segments: str) -> Path:
 SEGMENTS = [f"events-{'a' * 32}-{number:012d}.jsonl" for number in (1, 5, 9)]
 
 
-def test_the_doctor_tells_how_a_lake_is_doing(tmp_path: Path) -> None:
+def test_the_doctor_tells_how_a_lake_is_doing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     events = lake_of(tmp_path, *SEGMENTS[:2])
     for name in SEGMENTS:  # what no step has begun with counts as well
         (events / name).write_text("x" * 10)
-    words = ("doctor", f"sqlite:///{tmp_path}/none", "--lake", f"{tmp_path}/lake")
+    words = ("doctor", "--lake", f"{tmp_path}/lake")
     code, said, _ = run(*words, "--json")
     lake = json.loads(said)["lake"]
     assert (code, lake["version"], lake["days"], lake["bad_lines"]) == (0, 1, 0, 0)

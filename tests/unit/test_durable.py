@@ -584,3 +584,51 @@ def test_a_chunk_of_which_little_is_needed_is_written_anew(url: str) -> None:
         await again.close()
 
     on(url, scenario)
+
+
+# -- a store that somebody takes away --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nothing_is_acknowledged_in_a_store_that_was_deleted(
+    scheme: str, replaced: bool, tmp_path: Path
+) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.push_jobs(T, "q", [JobSpec()])
+        place = tmp_path / "store"
+        place.rename(tmp_path / "away")
+        if replaced:
+            place.mkdir() if (tmp_path / "away").is_dir() else place.touch()
+        with pytest.raises(Unavailable, match="was deleted or replaced while it was open"):
+            await store.push_jobs(T, "q", [JobSpec()])
+        with pytest.raises(Unavailable):
+            await store.push_jobs(T, "q", [JobSpec()])
+        assert store.failed is not None
+
+    async def whole() -> None:
+        store = await opened(f"{scheme}:///{tmp_path}/store")
+        assert store.failed is None
+        try:
+            await scenario(store)
+        finally:
+            await store.close()
+        assert store.failed is None, "it is closed, and that is all"
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_store_that_is_gone_is_missed(
+    scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def once() -> None:
+        store = await opened(f"{scheme}:///{tmp_path}/store")
+        await store.push_jobs(T, "q", [JobSpec()])
+        await store.close()
+
+    asyncio.run(once())
+    assert caplog.messages == []
+    (tmp_path / "store").rename(tmp_path / "away")
+    asyncio.run(once())
+    assert [each for each in caplog.messages if "is gone: an empty one begins there" in each]

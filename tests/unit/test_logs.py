@@ -144,6 +144,22 @@ def test_the_programs_own_lines_have_the_same_form() -> None:
     assert TextLines().format(record(exc_info=info)).endswith("no")
 
 
+def test_what_a_job_says_looks_like_no_line_of_ours() -> None:
+    said = "x\n2026-11-16T00:00:00.000+00:00 error   forged\r\x1b[31m\0\u2028\x9b\tend"
+    text = TextLines().format(logging.makeLogRecord({"msg": "%s", "args": (said,)}))
+    assert text.isprintable() or text.replace("\t", "").isprintable()
+    assert r"x\n2026-11-16T" in text
+    assert r"\r\x1b[31m\x00\u2028\x9b" in text
+    assert text.endswith("\tend")
+
+
+@pytest.mark.parametrize("form", [TextLines(), JsonLines()])
+def test_a_message_is_bounded(form: logging.Formatter) -> None:
+    line = form.format(logging.makeLogRecord({"msg": "%s", "args": ("x" * 5_000_000,)}))
+    assert len(line) < 17_000
+    assert "(5,000,000 characters)" in line
+
+
 def test_the_log_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, level = list(root.handlers), root.level

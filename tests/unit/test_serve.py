@@ -269,6 +269,28 @@ def command(
     )
 
 
+def test_a_server_whose_store_has_ended_ends_too(tmp_path: Path) -> None:
+    """Whoever watches over it would not start another one otherwise."""
+    program = "import sys; from penstock.cli.main import main; sys.argv = ['penstock', *sys.argv[1:]]; main()"
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with serving(tmp_path, program, "serve", "--url", url, "--port", "0", "--json") as process:
+        where = json.loads(said_next(process))["tcp"]
+        (tmp_path / "jobs.db").unlink()
+        pushed = subprocess.run(
+            [sys.executable, "-c", program, "push", "q", "1", "--url", f"penstock://{where}"],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert pushed.returncode != 0
+        assert "deleted or replaced" in pushed.stderr
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "the server ends: the store has ended: " in err
+
+
 def test_the_command_refuses_an_open_door(tmp_path: Path) -> None:
     answer = command(tmp_path, "serve", "--host", "0.0.0.0")
     assert answer.returncode == 2

@@ -27,17 +27,24 @@ from penstock.stores.journal.space import file_system
 PARTS: Final = ("msgspec", "apsw", "cronsim", "uvloop", "rocksdict", "typer")
 
 
-def doctor(url: str, *, lake: str | None, check: bool, as_json: bool) -> int:
+USUAL: Final = "sqlite:///penstock.db"  # what is looked at if it is there
+
+
+def doctor(url: str | None, *, lake: str | None, check: bool, as_json: bool) -> int:
     """Answers the exit code: 0 if nothing is wrong."""
     report: dict[str, Any] = {"machine": _machine(), "spark": needs()}
     problems: list[str] = []
     try:
-        journal, path = journal_at(url)
-        report["store"] = store = _where(url, path)
-        if path.exists():
+        at = url or USUAL
+        journal, path = journal_at(at)
+        report["store"] = store = _where(at, path)
+        if not path.exists():
+            if url is not None:
+                problems.append(f"there is no store at {path}")
+        else:
             store |= _state(journal)
             if check:
-                found = inspect(journal_at(url)[0])
+                found = inspect(journal_at(at)[0])
                 problems += found.problems
                 store["checked"] = {"jobs": found.jobs, "chunks": found.chunks}
     except (PenstockError, JournalError) as error:
@@ -125,7 +132,10 @@ def _said(value: Any) -> str:
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="The store to look at.")] = "sqlite:///penstock.db",
+    url: Annotated[
+        str | None,
+        typer.Argument(help=f"The store to look at; left out: {USUAL}, if it is there."),
+    ] = None,
     lake: Annotated[
         str | None, typer.Option(metavar="DIR", help="Tables of a pipeline to look at as well.")
     ] = None,

@@ -25,7 +25,8 @@ PLACES = {"host", *SETTING.values()}
 def serve(
     flags: Mapping[str, object], config: Path | None, *, as_json: bool, print_config: bool
 ) -> int:
-    """Answers the exit code: 0 after a graceful end, 2 if it could not begin."""
+    """Answers the exit code: 0 after a graceful end, 1 if the store has ended under it, 2 if it
+    could not begin."""
     try:
         loaded = load(file=config, environ=os.environ, flags=flags)
         if print_config:
@@ -33,11 +34,10 @@ def serve(
             return 0
         logs.configure(loaded.settings.log_format, loaded.settings.log_level)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(loaded.settings, as_json))
+            return runner.run(_serve(loaded.settings, as_json))
     except (PenstockError, OSError) as error:
         print(_sentence(error), file=sys.stderr)
         return 2
-    return 0
 
 
 def _sentence(error: Exception) -> str:
@@ -50,16 +50,25 @@ def _sentence(error: Exception) -> str:
     return str(error)
 
 
-async def _serve(settings: Settings, as_json: bool) -> None:
+async def _serve(settings: Settings, as_json: bool) -> int:
     told = Told()
     with told:
         server = await opened(settings, told)
         if server is None:
-            return
+            return 0
         await server.start()
         print(announcement(server, settings.url, as_json), flush=True)
-        await told.once.wait()
-        await end(server, told, settings.shutdown_s)
+        waiting = asyncio.ensure_future(told.once.wait())
+        failing = asyncio.ensure_future(server.failure())
+        await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
+        failed = failing.done() and not told.once.is_set()
+        for each in (waiting, failing):
+            each.cancel()
+        if failed:
+            # Whoever watches over this process starts it again; nobody can be served until then.
+            print(f"the server ends: {failing.result()}", file=sys.stderr)
+        await end(server, told, 0 if failed else settings.shutdown_s)
+        return 1 if failed else 0
 
 
 async def opened(settings: Settings, told: "Told") -> Server | None:
@@ -137,7 +146,9 @@ def command(
         str | None, typer.Option(help="Where actions of administrators are written down.")
     ] = None,
     events: Annotated[str | None, typer.Option(help="The directory of the event log.")] = None,
-    tokens_file: Annotated[str | None, typer.Option(help="A TOML file with [[tokens]].")] = None,
+    tokens_file: Annotated[
+        str | None, typer.Option(help="A TOML file with tables of tokens.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="The settings; penstock.toml, if it is there.")
     ] = None,

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.model.errors import Unavailable
 from penstock.protocol.access import Principal
 from penstock.protocol.audited import INTERRUPTED, REFUSED
 
@@ -38,6 +39,17 @@ class AuditLog:
     ) -> None:
         self._path = path
         self._now = now
+        if path is not None:
+            self._check(path)
+
+    @staticmethod
+    def _check(path: Path) -> None:
+        """Better now than at the first action."""
+        try:
+            os.close(_opened(path))
+        except OSError as error:
+            why = f"{path} cannot be written: {error.strerror or error}"
+            raise Unavailable(why, "audit_file") from error
 
     def __call__(
         self, principal: Principal, tenant: str, action: str, details: Mapping[str, object]
@@ -56,13 +68,17 @@ class AuditLog:
             return
         try:
             # Opened anew each time: actions are rare, and the file may have been rotated.
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            handle = _opened(self._path)
             try:
                 os.write(handle, encoded + b"\n")
             finally:
                 os.close(handle)
         except OSError as error:
             log.error("%s cannot be written (%s): %s", self._path, error, encoded.decode())
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def _outcome(details: Mapping[str, object]) -> str:

@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Final
 
 from penstock.cron.scheduler import Scheduler
 from penstock.events.log import event_log
@@ -26,6 +27,8 @@ from penstock.settings import Settings
 from penstock.stores.gate import Gate
 from penstock.telemetry.meter import POINT_S, Meter
 from penstock.telemetry.store import Telemetry
+
+LOOK_S: Final = 0.5  # how often we look whether the store has ended
 
 
 class Server:
@@ -113,6 +116,12 @@ class Server:
         while True:
             await asyncio.sleep(POINT_S)
             self._telemetry.meter.sample()
+
+    async def failure(self) -> str:
+        """Wait until the store ends by itself, and tell why: there is nothing left to serve then."""
+        while (why := getattr(self._telemetry.inner, "failed", None)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        return str(why)
 
     async def stop(self, grace_s: float) -> None:
         """End the transports, together, and then the store.

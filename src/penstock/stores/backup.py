@@ -6,6 +6,7 @@ payload, without a trace.
 """
 
 import asyncio
+import gzip
 import hashlib
 import io
 import logging
@@ -15,6 +16,7 @@ import shutil
 import tarfile
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -33,6 +35,15 @@ from penstock.stores.journal.recovery import Recovered, recover
 log: Final = logging.getLogger("penstock.store")
 
 MANIFEST: Final = "penstock.json"
+BESIDE: Final = ("-wal", "-shm", "-journal")  # what SQLite would take for a part of the file
+DAMAGED: Final = (  # what an archive that is not whole makes its readers say
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    UnicodeDecodeError,
+    msgspec.MsgspecError,
+)
 SUFFIX: Final = ".penstock.tar.gz"
 _NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z" + re.escape(SUFFIX))
 
@@ -149,8 +160,12 @@ def prune(directory: Path, keep: int) -> list[Path]:
 
 def restore(backup: Path, scheme: str, path: Path) -> Manifest:
     """Put a backup where no store is."""
-    if path.exists():
-        raise Conflict(f"{path} exists; a restore overwrites nothing", "path")
+    for there in (path, *(path.with_name(path.name + suffix) for suffix in BESIDE)):
+        if there.exists():
+            what = (
+                "exists" if there == path else "is of a store that was here, and would go into it"
+            )
+            raise Conflict(f"{there} {what}; a restore overwrites nothing: move it away", "path")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".restoring-", dir=path.parent) as scratch:
         manifest = _unpack(backup, Path(scratch))
@@ -220,9 +235,13 @@ def _unpack(backup: Path, scratch: Path) -> Manifest:
         with tarfile.open(backup, "r:gz") as archive:
             for member in archive:
                 _extract(archive, member, scratch)
+        if not (scratch / MANIFEST).is_file():
+            raise tarfile.TarError(f"it has no {MANIFEST}")
         manifest = msgspec.json.decode((scratch / MANIFEST).read_bytes(), type=Manifest)
-    except (tarfile.TarError, OSError, EOFError, msgspec.MsgspecError) as error:
+    except DAMAGED as error:
         raise Invalid(f"{backup} is no backup, or a damaged one: {error}", "path") from error
+    except OSError as error:
+        raise Unavailable(f"{backup} cannot be unpacked: {error.strerror or error}") from error
     for name, digest in manifest.files.items():
         whole = scratch / name
         if not whole.is_file() or _digest(whole) != digest:

@@ -81,7 +81,9 @@ def _recover(
         raise NotFound(f"there is no store at {path}", "url")
     store, position = witnessed(path)  # before we look: its owner may go on meanwhile
     if not path.exists():
-        position = 0  # of one that was there before
+        if position:
+            log.warning("the store that was at %s is gone: an empty one begins there", path)
+        position = 0
     try:
         facts = journal.open(read_only=read_only)
         found = recover(

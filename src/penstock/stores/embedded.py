@@ -82,6 +82,11 @@ class EmbeddedStore(Store):
         engine = Engine(time, kernel, Payloads(), events, paced=paced, observer=observer)
         return cls(engine, "memory")
 
+    @property
+    def failed(self) -> str | None:
+        """Why it does nothing any more, if it ended by itself: a disk that failed, as a rule."""
+        return self.engine.failed
+
     # -- producing -------------------------------------------------------------------------------
 
     async def push(

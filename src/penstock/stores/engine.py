@@ -30,6 +30,7 @@ from penstock.stores.payloads import Chunks, Payloads
 from penstock.stores.safety import LEVELS, WRITTEN
 from penstock.stores.telling import Telling
 
+CLOSED: Final = "the store is closed"
 TURN: Final = 1_000  # steps of time that one turn of the loop takes at most
 NAP_MS: Final = 500  # we look at the clocks at least this often: the wall clock may jump
 
@@ -261,7 +262,7 @@ class Engine:
 
     async def close(self) -> None:
         """Finish what was begun, and let go of everything, however the store has ended."""
-        self.end("the store is closed")
+        self.end(CLOSED)
         if self._let_go:
             return
         self._let_go = True
@@ -298,6 +299,11 @@ class Engine:
     @property
     def ended(self) -> bool:
         return self._ended is not None
+
+    @property
+    def failed(self) -> str | None:
+        """Why nothing is done any more, if nobody closed the store."""
+        return None if self._let_go or self._ended == CLOSED else self._ended
 
     @property
     def waiting(self) -> int:

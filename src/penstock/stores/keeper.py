@@ -66,6 +66,7 @@ class Keeper:
         self._ballast = ballast
         self._spare = 0
         self._spare_until = 0.0
+        self._refusing = False  # jobs, for want of room
         self.checkpointer = Checkpointer(
             recovered.kernel,
             recovered.checkpoint,
@@ -111,7 +112,9 @@ class Keeper:
         self._swept = recovered.checkpoint.number  # the checkpoint after which we last swept
         self._hollow: dict[int, bytes] = {}
         witness = partial(ownership.witness, recovered.store)
-        self.writer = Writer(journal, ballast, self._written, witness)
+        ownership.know_again()
+        there = ownership.check_there
+        self.writer = Writer(journal, ballast, self._written, witness, there)
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -317,7 +320,14 @@ class Keeper:
             self._spare = self._ballast.spare - 2 * coming
             self._spare_until = at + ROOM_CHECK_S
         if self._spare < 0:
-            raise StorageFull("the disk is nearly full: no jobs are taken in until there is room")
+            full = "the disk is nearly full: no jobs are taken in until there is room"
+            if not self._refusing:
+                log.warning("%s", full)
+            self._refusing = True
+            raise StorageFull(full)
+        if self._refusing:
+            self._refusing = False
+            log.info("there is room on the disk again: jobs are taken in")
 
     def health(self) -> dict[str, Any]:
         """How the disk is doing."""

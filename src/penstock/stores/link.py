@@ -8,6 +8,7 @@ is not and had been sent is answered with Unavailable: nobody knows what became 
 """
 
 import asyncio
+import logging
 import os
 import random
 from collections import deque
@@ -43,6 +44,8 @@ FIRST_BACKOFF_S: Final = 0.02
 LAST_BACKOFF_S: Final = 2.0
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
+
+log: Final = logging.getLogger("penstock.remote")
 
 
 class Entry:
@@ -140,6 +143,7 @@ class Link:
         self._wire: _Wire | None = None
         self._frames = Frames(LARGEST)
         self._ready = False
+        self._was_lost = False
         self._stuck = False
         self._closed = False
         self._backlog: deque[Entry] = deque()  # not sent
@@ -464,6 +468,9 @@ class Link:
             finally:
                 self._greeting = None
             self._begin(self.welcome)
+            if self._was_lost:
+                self._was_lost = False
+                log.info("%s answers again", self.target)
 
     async def _greeted(self) -> Welcome:
         """Make a connection, and say who we are."""
@@ -558,6 +565,9 @@ class Link:
         until = self.loop.time() + self._patience_s
         for entry in self._backlog:
             entry.until = until
+        if was_ready and not self._closed and not self._keep:  # else one owner follows another
+            self._was_lost = True
+            log.warning("the connection to %s was lost", self.target)
         self._end_watchers(Unavailable("the connection was lost: events may have been missed"))
         if self._backlog or (self._keep and was_ready):
             self._connect_if_wanted()

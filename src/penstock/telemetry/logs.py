@@ -1,6 +1,7 @@
 """The log of a process: lines for machines (JSON) or for somebody who watches (text)."""
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -12,6 +13,10 @@ from penstock.settings import LogFormat, LogLevel
 
 # What every record has. Whatever else one has was said with `extra` and belongs in its line.
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+LONGEST: Final = 16_384  # characters of a message
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def configure(form: LogFormat, level: LogLevel) -> None:
@@ -29,7 +34,7 @@ class JsonLines(logging.Formatter):
             "time": time_of(int(record.created * 1000)),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _bounded(record.getMessage()),
         }
         line |= {name: value for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
@@ -40,8 +45,20 @@ class JsonLines(logging.Formatter):
 class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = time_of(int(record.created * 1000))
-        text = f"{time} {record.levelname.lower():<7} {record.getMessage()}"
+        text = f"{time} {record.levelname.lower():<7} {one_line(record.getMessage())}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def one_line(message: str) -> str:
+    """The message as it may stand in a line: what a job says must not look like a line of ours, nor
+    speak to the terminal."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], _bounded(message))
+
+
+def _bounded(message: str) -> str:
+    if len(message) <= LONGEST:
+        return message
+    return f"{message[:LONGEST]}… ({len(message):,} characters)"
 
 
 def time_of(ms: int) -> str:

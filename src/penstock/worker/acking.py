@@ -233,7 +233,11 @@ class Acker:
         self._counts.lost += len(ids)
         named = list(ids)
         log.warning(
-            "%d jobs were lost, %s: %s", len(named), why, named[:20], extra={"jobs": named[:100]}
+            "%s not ended by this worker: %s. What is not cancelled runs again: %s",
+            "1 job was" if len(named) == 1 else f"{len(named)} jobs were",
+            why,
+            named[:20],
+            extra={"jobs": named[:100]},
         )
 
     # -- what nobody answers ---------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Final
 from weakref import WeakSet
 
 from penstock.model.errors import Unavailable
+from penstock.stores.journal.base import JournalError
 
 _WITNESS_AT: Final = 21  # behind the owner's process id and its line break
 
@@ -29,11 +30,13 @@ class Owned(Unavailable):
 
 
 def owner_of(path: Path) -> int | None:
-    """The process that owns a path now, if one does."""
+    """The process that owns a path now, if one does; 0 if we cannot know which."""
     try:
         handle = os.open(_lock(path), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    except PermissionError:
+        return 0
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -47,7 +50,7 @@ def witnessed(path: Path) -> tuple[str, int]:
     """The store of which a position was witnessed last, and that position; ("", 0) if none was."""
     try:
         said = _lock(path).read_bytes()[_WITNESS_AT:].split()
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return "", 0
     if len(said) != 2 or not said[1].isdigit():
         return "", 0
@@ -75,6 +78,7 @@ class Ownership:
         self.path = _lock(path).absolute()
         self.pid = 0  # of the process that took it
         self.handle: int | None = None
+        self._store: os.stat_result | None = None  # the file or directory that is the store
 
     def take(self) -> None:
         """Own the path, or say who does."""
@@ -113,6 +117,21 @@ class Ownership:
             return os.path.samestat(os.fstat(handle), self.path.stat())
         except FileNotFoundError:
             return False
+
+    def know_again(self) -> None:
+        """The store is there now, and what lies there later has to be the same."""
+        self._store = self.path.with_suffix("").stat()
+
+    def check_there(self) -> None:
+        """Raise JournalError if the store was deleted or replaced under our hands: what we write
+        goes into a file that nobody will find."""
+        path = self.path.with_suffix("")
+        try:
+            there = self._store is None or os.path.samestat(self._store, path.stat())
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise JournalError(f"{path} was deleted or replaced while it was open")
 
     def witness(self, store: str, position: int) -> None:
         """That position of this store is on stable storage."""

@@ -22,7 +22,12 @@ SMOOTHING: Final = 0.1  # of the newest write in the mean that `health` shows
 
 class Writer:
     def __init__(
-        self, journal: Journal, ballast: Ballast, done: Done, synced: Callable[[int], None]
+        self,
+        journal: Journal,
+        ballast: Ballast,
+        done: Done,
+        synced: Callable[[int], None],
+        check_there: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._ballast = ballast
@@ -34,6 +39,7 @@ class Writer:
         self.batches = 0
         self.syncs = 0
         self._synced = synced  # told of the last safe position
+        self._check_there = check_there  # raises if the store is not there any more
         self.write_ms = 0.0  # of a synced batch, smoothed
         self.took_s = 0.0  # of the thread's processor time, for the last batch
         self._thread.start()
@@ -72,6 +78,7 @@ class Writer:
             if not self._ballast.drop():
                 raise
             more = self._journal.write(batch)
+        self._check_there()
         self.took_s = time.thread_time() - worked
         self.batches += 1
         if batch.group is not None:
