@@ -79,21 +79,6 @@ def check_push(
 ) -> None:
     """Without `contents` nobody looks into JSON: whoever the push is passed on to does.
     `right`: options that have passed before, and cannot have changed since."""
-    if (
-        type(runs) is list
-        and len(runs) == 1
-        and bulk is None
-        and durability is None
-        and type(part) is str
-        and not part
-        and _is_plain(runs[0], right)
-    ):  # nearly always: what follows would find the same, in eight calls more
-        check_tenant(tenant)
-        if producer is not None or sequence is not None:
-            check_producer(producer, sequence)
-        if contents and runs[0].options[0].codec == "json":
-            _check_contents(runs[0])
-        return
     check_tenant(tenant)
     if producer is not None or sequence is not None:
         check_producer(producer, sequence)
@@ -128,11 +113,11 @@ def check_producer(producer: object, sequence: object) -> None:
 def check_runs(
     runs: Sequence[Run], contents: bool = True, right: JobOptions = DEFAULT_OPTIONS
 ) -> None:
-    check_listed(runs, "runs")
-    if len(runs) == 1 and _is_plain(runs[0], right):
-        if contents:
+    if type(runs) is list and len(runs) == 1 and _is_plain(runs[0], right):
+        if contents and runs[0].options[0].codec == "json":
             _check_contents(runs[0])
         return
+    check_listed(runs, "runs")
     total = 0
     for run in runs:
         check_struct(run, "runs", Run)

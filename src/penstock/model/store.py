@@ -190,6 +190,11 @@ Ack = Mapping[int, bytes]  # results by id, in the codec that goes with them
 class Store(ABC):
     """See the module's docstring; the meaning of every word is `1-semantics` of the docs."""
 
+    @property
+    def failed(self) -> str | None:
+        """Why it does nothing any more, if it ended by itself: a disk that failed, as a rule."""
+        return None
+
     # -- producing -------------------------------------------------------------------------------
 
     @abstractmethod

@@ -38,13 +38,8 @@ T = TypeVar("T")
 Call = Coroutine[Any, Any, T]
 
 WAITING: Final = "_waiting"  # behind the name of a call that may wait for work
-FREQUENT: Final = (
-    "push",
-    "ack",
-    "fail",
-    "release",
-    "extend",
-)  # made for every job: worth a shortcut
+# Calls that are made for every job: worth a shortcut.
+FREQUENT: Final = ("push", "ack", "fail", "release", "extend")
 
 
 class Wrapper(Store):
@@ -52,6 +47,10 @@ class Wrapper(Store):
     @abstractmethod
     def inner(self) -> Store:
         """Where calls go."""
+
+    @property
+    def failed(self) -> str | None:
+        return self.inner.failed
 
     def _made(self, name: str, call: Call[T]) -> Call[T]:
         """The call that this method's caller gets in the place of the inner one."""

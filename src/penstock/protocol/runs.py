@@ -97,7 +97,7 @@ _last: tuple[JobOptions, ...] = ()
 def _the_same(options: tuple[JobOptions, ...]) -> tuple[JobOptions, ...]:
     """One object for equal options: a queue knows again what it was given last, and looks no
     further. What was decoded has the very types it should have, so that equal is alike."""
-    global _last  # noqa: PLW0603 - to compare with it takes a fifth of what a hash of them takes
+    global _last  # noqa: PLW0603 - to compare takes half of what a hash of them takes
     if options != _last:
         _last = _known(options)
     return _last

@@ -119,9 +119,9 @@ class Server:
 
     async def failure(self) -> str:
         """Wait until the store ends by itself, and tell why: there is nothing left to serve then."""
-        while (why := getattr(self._telemetry.inner, "failed", None)) is None:  # noqa: ASYNC110
+        while (why := self._telemetry.failed) is None:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
-        return str(why)
+        return why
 
     async def stop(self, grace_s: float) -> None:
         """End the transports, together, and then the store.

@@ -84,7 +84,6 @@ class EmbeddedStore(Store):
 
     @property
     def failed(self) -> str | None:
-        """Why it does nothing any more, if it ended by itself: a disk that failed, as a rule."""
         return self.engine.failed
 
     # -- producing -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -30,10 +30,10 @@ from penstock.protocol.hearing import HEAD, TOLD, decoder_of, error_of, refused
 from penstock.protocol.native import Abandon, Hello, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
 from penstock.protocol.native_push import PushRun
-from penstock.stores.forking import not_for_children
 from penstock.stores.joining import Joined, Parcel
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
+from penstock.stores.wire import Entry, Wire
 
 PUSHES: Final = 512  # in flight: fewer than the answers that a producer is remembered by
 SPARE: Final = 100  # requests that we never use for calls, so that one can always be given up
@@ -46,78 +46,6 @@ LAST_BACKOFF_S: Final = 2.0
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 log: Final = logging.getLogger("penstock.remote")
-
-
-class Entry:
-    """A request from the moment it is made until it is answered or nobody wants the answer."""
-
-    __slots__ = (
-        "answer",
-        "frame",
-        "future",
-        "late",
-        "lost",
-        "number",
-        "push",
-        "repeat",
-        "sent",
-        "until",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        frame: bytearray,
-        answer: type[Answer],
-        future: Any,
-        repeat: bool,
-        push: bool,
-    ) -> None:
-        self.number = number
-        self.frame: bytearray | None = frame  # kept while it may have to be sent (again)
-        self.answer = answer
-        self.future = future  # of the answer; of joined pushes, the parcel
-        self.repeat = repeat
-        self.push = push
-        self.sent = False
-        self.lost = 0  # how many times its answer was
-        self.until = 0.0  # when it is refused, if there is no connection by then
-        self.late: Callable[[Answer], None] | None = None  # what to do with an unwanted answer
-
-
-class _Wire(asyncio.Protocol):
-    """One connection of a link. What a lost one still says goes to nobody."""
-
-    def __init__(self, link: "Link") -> None:
-        self._link: Link | None = link
-        self.transport: asyncio.Transport
-        self.gone: asyncio.Future[None] = link.loop.create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's has no such base
-        not_for_children(self)
-
-    def sockets(self) -> list[int]:
-        sock = None if self.gone.done() else self.transport.get_extra_info("socket")
-        return [] if sock is None else [sock.fileno()]
-
-    def data_received(self, data: bytes) -> None:
-        if self._link is not None:
-            self._link.received(data)
-
-    def pause_writing(self) -> None:
-        if self._link is not None:
-            self._link.pause(True)
-
-    def resume_writing(self) -> None:
-        if self._link is not None:
-            self._link.pause(False)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set_result(None)
-        link, self._link = self._link, None
-        if link is not None:
-            link.lost()
 
 
 class Link:
@@ -140,7 +68,7 @@ class Link:
         self.joined = Joined(loop, self._submit_joined, self.number)
         self._sequence = 0
         self._number = 0
-        self._wire: _Wire | None = None
+        self._wire: Wire | None = None
         self._frames = Frames(LARGEST)
         self._ready = False
         self._was_lost = False
@@ -478,13 +406,11 @@ class Link:
         self._frames = Frames(LARGEST)
         greeting: asyncio.Future[Message] = loop.create_future()
         async with asyncio.timeout(CONNECT_S):
-            wire: _Wire
+            wire: Wire
             if target.path:
-                _, wire = await loop.create_unix_connection(lambda: _Wire(self), target.path)
+                _, wire = await loop.create_unix_connection(lambda: Wire(self), target.path)
             else:
-                _, wire = await loop.create_connection(
-                    lambda: _Wire(self), target.host, target.port
-                )
+                _, wire = await loop.create_connection(lambda: Wire(self), target.host, target.port)
             if wire.gone.done():
                 raise Unavailable(f"{target} ended the connection as soon as it was made")
             self._wire = wire

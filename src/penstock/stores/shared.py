@@ -169,11 +169,6 @@ class SharedStore(Wrapper):
         tenure = self._tenure
         return tenure.store if tenure is not None and self.owned else self._remote
 
-    @property
-    def failed(self) -> str | None:
-        """Why the store that we own does nothing any more, if it ended by itself."""
-        return self._tenure.store.failed if self._tenure is not None and self.owned else None
-
     async def health(self) -> Health:
         role = "owner" if self.owned else "client"
         health = await self.inner.health()
