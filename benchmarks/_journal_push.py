@@ -22,7 +22,7 @@ from benchmarks._measure import Figure, interleave
 from penstock.model.job import JobOptions, Run
 from penstock.open import open_store
 from penstock.stores.embedded import EmbeddedStore
-from penstock.stores.journal.base import Batch
+from penstock.stores.journal.base import Batch, nothing
 from penstock.stores.keeper import Keeper
 
 SIZE: Final = 44  # bytes of a payload
@@ -112,12 +112,12 @@ class Ours:
         journal = keeper_of(self.store).journal
         write, given = journal.write, bytearray()
 
-        def tapped(batch: Batch) -> bool:
+        def tapped(batch: Batch, ready: Callable[[], None] = nothing) -> bool:
             assert batch.group is not None
             given.extend(batch.group.data)
             for _, data in batch.chunks:
                 given.extend(data)
-            return write(batch)
+            return write(batch, ready)
 
         journal.write = tapped  # type: ignore[method-assign]
         self._runner.run(push_all(self.store, self._run, 1, 1))

@@ -6,6 +6,7 @@ that a loaded machine would show once in a thousand plays, every time.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -15,10 +16,10 @@ from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
-from penstock.stores import keeper, stored_payloads
+from penstock.stores import keeper, payloads, stored_payloads
 from penstock.stores.journal.base import Batch, Journal
 from penstock.stores.journal.space import Ballast
-from penstock.stores.journal.writer import Done, Writer
+from penstock.stores.journal.writer import Done, Writer, Written
 
 Draw = Callable[[], int]
 
@@ -33,8 +34,12 @@ def drawn(seed: int, most: int) -> Draw:
 
 @contextmanager
 def late_disk(turns: Draw, reads: Draw | None = None) -> Iterator[None]:
-    """Stores that are opened meanwhile have such a disk."""
+    """Stores that are opened meanwhile have such a disk. In half of the plays nearly every batch is
+    handed over before the one in front of it is written."""
+    hasty = turns() % 2
     with (
+        patch.object(keeper, "AHEAD", 1 if hasty else keeper.AHEAD),
+        patch.object(stored_payloads, "SMALL", 16 if hasty else payloads.SMALL),
         patch.object(keeper, "Writer", partial(LateWriter, turns)),
         patch.object(stored_payloads, "ThreadPoolExecutor", lambda *_: LateReader(reads or turns)),
     ):
@@ -62,29 +67,35 @@ class LateWriter(Writer):
         check_there: Callable[[], None],
     ) -> None:
         self._turns = turns
-        self._tell = done
-        self._answers: SimpleQueue[tuple[Batch, bool, Exception | None]] = SimpleQueue()
+        self._told = done
+        self._line: deque[Batch] = deque()  # submitted and not begun
+        self._answers: SimpleQueue[Written] = SimpleQueue()
+        self._answered: deque[Written] = deque()  # and not told
         self._closed = False
-        super().__init__(journal, ballast, lambda *_: None, synced, check_there)
+        super().__init__(journal, ballast, lambda _: None, synced, check_there)
 
     def submit(self, batch: Batch) -> None:
-        _in(self._turns(), lambda: self._begin(batch))
+        self._line.append(batch)
+        _in(self._turns(), self._begin)
 
-    def _begin(self, batch: Batch) -> None:
+    def _begin(self) -> None:
         if self._closed:
             return  # it went with the process
-        super().submit(batch)
-        answer = self._answers.get(timeout=PATIENCE_S)
-        _in(1 + self._turns(), lambda: self._tell(*answer))  # a thread is never heard at once
+        super().submit(self._line.popleft())
+        self._answered.append(self._answers.get(timeout=PATIENCE_S))
+        _in(1 + self._turns(), self._answer)  # a thread is never heard at once
 
-    def _write(self, batch: Batch) -> bool:
+    def _answer(self) -> None:
+        self._told(self._answered.popleft())
+
+    def _write(self, batch: Batch) -> Written:
         try:
-            more = super()._write(batch)
+            written = super()._write(batch)
         except Exception as error:
-            self._answers.put((batch, False, error))
+            self._answers.put(Written(batch, error=error))
             raise
-        self._answers.put((batch, more, None))
-        return more
+        self._answers.put(written)
+        return written
 
     def close(self) -> None:
         self._closed = True

@@ -346,6 +346,36 @@ async def test_only_so_many_requests_are_in_hand() -> None:
 
 
 @looped
+async def test_what_ends_together_is_not_more_than_a_turn_can_bear() -> None:
+    """What waits for one commit is answered in one turn of the loop, and everybody waits for that."""
+    rig = Rig()
+    safe = asyncio.Event()
+    begun = 0
+    do = rig.store.engine.do
+
+    async def slowly(*said: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        await safe.wait()
+        return await do(*said)
+
+    rig.store.engine.do = slowly  # type: ignore[method-assign,assignment]
+    wire, other = rig.wire(), rig.wire()
+    wire.say(*(Purge(queue="q", req_id=number) for number in range(500)))
+    await turns(5)
+    assert begun == connections.UNDER_WAY
+    assert not wire.is_reading()
+    other.say(Ping(req_id=1))
+    assert other.told() == [{"ok": True, "reqId": 1}]
+    safe.set()
+    await turns(50)
+    assert len(wire.told()) == begun == 500
+    assert wire.connection._under_way == 0
+    assert wire.is_reading()
+    await rig.close()
+
+
+@looped
 async def test_only_a_few_requests_with_large_answers_are_in_hand_at_a_time() -> None:
     """They are read from a disk while the peer may read nothing: all at once would fill memory."""
     rig = Rig()

@@ -20,9 +20,9 @@ from penstock.open import JOURNALS, open_store
 from penstock.stores.clock import ManualClock
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal import points
-from penstock.stores.journal.base import Batch
+from penstock.stores.journal.base import Batch, JournalError
 from penstock.stores.journal.ownership import Ownership
-from penstock.stores.keeper import WORTH, Keeper
+from penstock.stores.keeper import AHEAD, WORTH, Keeper
 from penstock.stores.stored_payloads import StoredPayloads
 from tests.durable import crash, replayed_digest
 from tests.unit.history import History
@@ -242,27 +242,35 @@ class Gate:
     def __init__(self, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
         import threading
 
-        self.closed = threading.Event()
-        self._open = threading.Event()
+        self._standing = threading.Semaphore(0)
+        self._passing = threading.Semaphore(0)
+        self._is_open = False
         self.batches: list[Batch] = []
         write = keeper_of(store).journal.write
 
-        def gated(batch: Batch) -> bool:
+        def gated(batch: Batch, ready: Callable[[], None]) -> bool:
             self.batches.append(batch)
-            self.closed.set()
-            assert self._open.wait(30)
-            return write(batch)
+            self._standing.release()
+            assert self._is_open or self._passing.acquire(timeout=30)
+            return write(batch, ready)
 
         monkeypatch.setattr(keeper_of(store).journal, "write", gated)
 
     async def reached(self) -> None:
-        """A batch stands before the gate, and every task has gone as far as it can."""
-        assert await asyncio.to_thread(self.closed.wait, 30)
+        """Another batch stands before the gate, and every task has gone as far as it can."""
+        assert await asyncio.to_thread(self._standing.acquire, timeout=30)
+        await self.settled()
+
+    async def settled(self) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
 
+    def let_one_pass(self) -> None:
+        self._passing.release()
+
     def open(self) -> None:
-        self._open.set()
+        self._is_open = True
+        self._passing.release()
 
 
 async def calm(store: EmbeddedStore) -> None:
@@ -284,7 +292,7 @@ def test_nothing_is_answered_before_it_is_safe(url: str, monkeypatch: pytest.Mon
         acked = asyncio.create_task(store.ack(T, lease.token, results={first[0]: b"3"}))
         awaited = asyncio.create_task(store.result(T, first[0], wait_ms=60_000))
         stale = asyncio.create_task(store.ack(T, lease.token))
-        await gate.reached()
+        await gate.settled()
         tasks = (pushed, again, claimed, acked, awaited, stale)
         assert not any(task.done() for task in tasks)
         gate.open()
@@ -331,12 +339,139 @@ def test_one_commit_serves_everybody_who_came_meanwhile(
         first = asyncio.create_task(store.push_jobs(T, "q", [JobSpec()]))
         await gate.reached()
         rest = [asyncio.create_task(store.push_jobs(T, "q", [JobSpec()])) for _ in range(63)]
-        await gate.reached()
+        await gate.settled()
         gate.open()
         await asyncio.gather(first, *rest)
         groups = [b.group for b in gate.batches if b.group is not None]
         assert [g.last - g.first + 1 for g in groups] == [1, 63]
         assert len(gate.batches[1].chunks) == 1  # small payloads share one
+
+    on(url, scenario)
+
+
+# -- large batches -----------------------------------------------------------------------------------
+
+LARGE = [JobSpec(payload=b"1" * AHEAD)]
+
+
+def sizes(batches: list[Batch]) -> list[int]:
+    return [len(batch.chunks) for batch in batches if batch.group is not None]
+
+
+def test_a_large_batch_does_not_wait_for_the_one_before(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        gate = Gate(store, monkeypatch)
+        submitted: list[Batch] = []
+        submit = keeper_of(store).writer.submit
+
+        def noted(batch: Batch) -> None:
+            submitted.append(batch)
+            submit(batch)
+
+        monkeypatch.setattr(keeper_of(store).writer, "submit", noted)
+        pushes = [asyncio.create_task(store.push_jobs(T, "q", LARGE)) for _ in range(4)]
+        await gate.reached()
+        assert sizes(gate.batches) == [1], "one is being written"
+        assert sizes(submitted) == [1, 1], "and one is ready; the rest gathers"
+        assert not any(push.done() for push in pushes)
+        gate.open()
+        ids = [(await push).ids[0] for push in pushes]
+        assert sizes(gate.batches) == [1, 1, 2]
+        assert ids == sorted(ids)
+
+    on(url, scenario)
+
+
+def test_small_ones_wait_for_company(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [JobSpec(payload=b"1" * (AHEAD // 2 - 1))]
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        gate = Gate(store, monkeypatch)
+        first = asyncio.create_task(store.push_jobs(T, "q", LARGE))
+        await gate.reached()
+        rest = [asyncio.create_task(store.push_jobs(T, "q", small)) for _ in range(2)]
+        await gate.settled()
+        assert sizes(gate.batches) == [1]
+        gate.open()
+        await asyncio.gather(first, *rest)
+        assert sizes(gate.batches) == [1, 2]
+
+    on(url, scenario)
+
+
+def test_what_is_in_flight_is_halved(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it begins with, the writer soon has one half while the loop makes the other."""
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        gate = Gate(store, monkeypatch)
+
+        async def produce() -> None:
+            while True:
+                await store.push_jobs(T, "q", LARGE)
+
+        producers = [asyncio.create_task(produce()) for _ in range(8)]
+        for _ in range(16):
+            await gate.reached()
+            gate.let_one_pass()
+        await gate.reached()
+        for producer in producers:
+            producer.cancel()
+        gate.open()
+        await asyncio.gather(*producers, return_exceptions=True)
+        assert sizes(gate.batches)[:2] == [1, 1]
+        assert sizes(gate.batches)[8:16] == [4] * 8
+
+    on(url, scenario)
+
+
+def test_a_batch_that_fails_takes_those_behind_it_along(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        journal = keeper_of(store).journal
+        given: list[Batch] = []
+
+        def failing(batch: Batch, ready: Callable[[], None]) -> bool:
+            given.append(batch)
+            raise JournalError("the disk is gone")
+
+        monkeypatch.setattr(journal, "write", failing)
+        pushes = [asyncio.create_task(store.push_jobs(T, "q", LARGE)) for _ in range(4)]
+        done = await asyncio.gather(*pushes, return_exceptions=True)
+        assert [str(each) for each in done] == ["the store has ended: the disk is gone"] * 4
+        assert len(given) == 1, "nothing is written after a batch that was not"
+
+    on(url, scenario)
+
+
+def test_everybody_is_told_though_the_next_batch_fails(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is answered late, when the next one is on its way; and before that one's failure."""
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        gate = Gate(store, monkeypatch)
+        write = keeper_of(store).journal.write
+
+        def second_fails(batch: Batch, ready: Callable[[], None]) -> bool:
+            if len(gate.batches) == 1:
+                raise JournalError("the disk is gone")
+            return write(batch, ready)
+
+        monkeypatch.setattr(keeper_of(store).journal, "write", second_fails)
+        pushes = [asyncio.create_task(store.push_jobs(T, "q", LARGE)) for _ in range(2)]
+        await gate.reached()
+        gate.open()
+        first, second = await asyncio.gather(*pushes, return_exceptions=True)
+        assert len(first.ids) == 1  # type: ignore[union-attr]
+        assert "the disk is gone" in str(second)
 
     on(url, scenario)
 
@@ -374,7 +509,7 @@ def test_a_journal_that_fails_ends_the_store(url: str, monkeypatch: pytest.Monke
         await store.push_jobs(T, "q", [JobSpec()])
         await calm(store)
 
-        def broken(batch: Batch) -> bool:
+        def broken(batch: Batch, ready: Callable[[], None]) -> bool:
             raise OSError("the disk is gone")
 
         monkeypatch.setattr(keeper_of(store).journal, "write", broken)

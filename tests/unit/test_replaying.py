@@ -323,9 +323,9 @@ def test_chunks_that_a_crash_left_are_found_by_the_opening_after_a_killed_one(
         journal = keeper_of(store).journal
         write = journal.write
 
-        def without_drops(batch: Batch) -> bool:
+        def without_drops(batch: Batch, ready: Callable[[], None]) -> bool:
             batch.dropped = []
-            return write(batch)
+            return write(batch, ready)
 
         with monkeypatch.context() as patched:
             patched.setattr(journal, "write", without_drops)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.stores.serving import Listener
 
 TURN: Final = 128  # requests that one connection is given in one turn of the loop
+UNDER_WAY: Final = 128  # requests in hand that end with the next commit or so, all at once
 LARGE: Final = 8  # requests in hand that may have large answers: they come together from a disk
 TURN_S: Final = 0.002  # … or the time, if that is less: a request may take a while
 HIGH_WATER: Final = 512 * 1024  # unsent bytes at which we stop reading …
@@ -101,7 +102,8 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self._room: asyncio.Event | None = None  # for those who wait until it does
         self._held: dict[Held, None] = {}
-        self._large = 0  # of those, how many may have large answers
+        self._under_way = 0  # of those, how many end with the next commit or so
+        self._large = 0  # … and how many may have large answers
         self._numbered: dict[ReqId, Held] = {}
         self._most = listener.limits.requests
         self._line: deque[Reply] = deque()
@@ -279,6 +281,7 @@ class Connection(asyncio.Protocol):
             return False
         return (
             len(self._held) >= self._most
+            or self._under_way >= UNDER_WAY
             or self._large >= LARGE
             or self._lined > HIGH_WATER
             or len(self._line) >= self._most
@@ -371,6 +374,7 @@ class Connection(asyncio.Protocol):
         held = Held(request, face, reply)
         held.task = task
         self._held[held] = None
+        self._under_way += not request.waits
         self._large += request.large
         if reply is None:
             self._numbered[number] = held
@@ -380,6 +384,7 @@ class Connection(asyncio.Protocol):
         """It has come to its end, in this very step."""
         request, number = held.request, held.request.req_id
         del self._held[held]
+        self._under_way -= not request.waits
         self._large -= request.large
         if self._numbered.get(number) is held:
             del self._numbered[number]

@@ -1,12 +1,13 @@
 """The keeper: between an engine's turns and its journal.
 
 Every command that changed something becomes a record of the next batch. A batch is cut when the
-writer is free; the answers that rest on it go out when it is safe (`safety.py`).
+writer is free, or is about to be and would wait for it; the answers that rest on it go out when it is safe (`safety.py`).
 """
 
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,7 +28,7 @@ from penstock.stores.journal.ownership import Ownership
 from penstock.stores.journal.recovery import Recovered
 from penstock.stores.journal.settings import Settings
 from penstock.stores.journal.space import Ballast
-from penstock.stores.journal.writer import Writer
+from penstock.stores.journal.writer import Writer, Written
 from penstock.stores.safety import LEVELS, SYNCED, WRITTEN, Safety
 from penstock.stores.stored_payloads import StoredPayloads
 from penstock.stores.sweeping import Sweeper
@@ -41,6 +42,7 @@ SOON_S: Final = 0.2  # within which that is safe which only the event log waits 
 WORTH: Final = 1_000
 WORTH_S: Final = 0.1
 LAST_S: Final = 5.0  # that it may take; without it the next start replays the log, as after a crash
+AHEAD: Final = 256 << 10  # bytes of payloads that make a batch worth its own fsync
 ROOM_CHECK_S: Final = 0.2  # how long we trust what we know of the disk's free space
 
 
@@ -94,7 +96,8 @@ class Keeper:
         self._facts: dict[str, Any] = {}
         self._reserved = recovered.reserved
         self._scheduled = False
-        self._writing: Batch | None = None
+        self._writing: deque[tuple[Batch, int]] = deque()  # cut, with what was staged of them
+        self._staged = 0  # bytes of payloads that the writer has of the next batch
         self._turns: list[asyncio.Future[None]] = []  # of those who wait for the next batch
         self._closing = False
         self._broken: Exception | None = None
@@ -144,6 +147,7 @@ class Keeper:
             data = self.payloads.whole(load.chunk)
             if data is not None:
                 self.writer.stage(load.chunk, data)
+                self._staged += len(data)
 
     def put(self, **facts: Any) -> None:
         """Facts that the next batch writes, durably."""
@@ -152,18 +156,30 @@ class Keeper:
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._scheduled or self._writing is not None:
+        if self._scheduled or self._writing:
             return
         self._scheduled = True
         if self._interval_s and self._gathered < self._commit_max and not self._closing:
-            self._loop.call_later(self._interval_s, self._cut)
+            self._loop.call_later(self._interval_s, self._cut_scheduled)
         else:
-            self._loop.call_soon(self._cut)
+            self._loop.call_soon(self._cut_scheduled)
+
+    def _cut_scheduled(self) -> None:
+        self._scheduled = False
+        if not self._writing:
+            self._cut()
+
+    def _cut_large(self) -> None:
+        """A large batch goes to the writer while that still writes the one before: neither waits
+        for the other then. What is in flight is halved by waiting for as much as that one has."""
+        if self._staged < AHEAD or self._interval_s or len(self._writing) > 1:
+            return
+        if not self._writing or self._staged >= self._writing[0][1]:
+            self._cut()
 
     def _cut(self) -> None:
         """Hand everything that has gathered to the writer."""
-        self._scheduled = False
-        if self._writing is not None or self._broken is not None:
+        if self._broken is not None:
             return
         batch = Batch(sync=self._sync, facts=self._facts)
         self._sync, self._facts = False, {}
@@ -181,22 +197,23 @@ class Keeper:
         if not self._closing:
             self.checkpointer.feed(batch)
         if not batch.empty:
-            self._writing = batch
+            self._writing.append((batch, self._staged))
+            self._staged = 0
             self.writer.submit(batch)
 
-    def _written(self, batch: Batch, more: bool, error: Exception | None) -> None:
-        self._writing = None
+    def _written(self, written: Written) -> None:
+        batch = self._writing.popleft()[0]
         turns, self._turns = self._turns, []
         for turn in turns:
             if not turn.done():
                 turn.set_result(None)
         if self._broken is not None:
             return
-        if error is not None:
-            self.fail(error)
+        if written.error is not None:
+            self.fail(written.error)
             return
         self.payloads.written(batch.chunks)
-        self.checkpointer.written(batch, more, self.writer.took_s)
+        self.checkpointer.written(batch, written.more, written.seconds)
         self.safety.reached(batch.group.last if batch.group else None, synced=batch.sync)
         if self._pending:
             self._schedule()
@@ -251,13 +268,14 @@ class Keeper:
             raise Unavailable(f"the store has ended: {self._broken}")
         if level == SYNCED:
             self._have_synced(position)
+            self._cut_large()
         await self.safety.wait(level, position)
 
     def _have_synced(self, position: int) -> None:
         """Whatever it was noted with: that position is wanted on stable storage."""
         if position >= self._first:
             self._sync = True  # the next batch has it
-        elif self._writing is None or not self._writing.sync:
+        elif not self._writing or not self._writing[-1][0].sync:
             self.put(head=self._first - 1)  # it is, or is being, written without
 
     def after(self, call: Callable[[], None]) -> None:
@@ -362,7 +380,7 @@ class Keeper:
     @property
     def idle(self) -> bool:
         """Whether there is nothing left to write, or no way to."""
-        return self._broken is not None or (self._writing is None and not self._pending)
+        return self._broken is not None or (not self._writing and not self._pending)
 
     @property
     def lagging(self) -> bool:

@@ -34,7 +34,7 @@ PATIENT: Final = {"limits_handshake_s": 600, "limits_frame_s": 600}  # so that t
 # threefold from run to run on a shared machine, so that a finer bound would fail by chance and miss
 # what it is for; that a connection's turn is short is held in tests/unit/test_connection.py.
 TIMES: Final = 5
-FLOORS_S: Final = {"memory": 0.25, "sqlite": 1.0}
+FLOORS_S: Final = {"memory": 0.25, "sqlite": 0.5}
 
 # What all of them together may cost. A connection has some 20 KiB of objects (1,600 of them: 32
 # MiB), one that does not read at most 8 MiB of events and half a MiB of answers before it is no

@@ -8,7 +8,7 @@ nothing of jobs. Everything that one `write` is given becomes durable together o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +71,10 @@ class Full(JournalError):
     """There is no room for what was to be written; nothing of it was."""
 
 
+def nothing() -> None:
+    pass
+
+
 class Journal(ABC):
     scheme: str
 
@@ -99,8 +103,9 @@ class Journal(ABC):
         that batch is written, and a chunk that is not in it after all never was."""
 
     @abstractmethod
-    def write(self, batch: Batch) -> bool:
-        """All of it, or nothing and an error. True while older log groups are left to truncate."""
+    def write(self, batch: Batch, ready: Callable[[], None] = nothing) -> bool:
+        """All of it, or nothing and an error. True while older log groups are left to truncate.
+        `ready` is called when only the disk is left to wait for."""
 
     @abstractmethod
     def forget_after(self, checkpoint: int) -> None:

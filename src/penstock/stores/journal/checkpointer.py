@@ -72,6 +72,7 @@ class Checkpointer:
         self._final = False
         self._written: list[Row] = []  # of the finished checkpoint: older rows are to go
         self._truncating = False
+        self._truncations = 0  # batches that truncate and are not written yet
         # Whether nobody needs the log up to a position any more, but for this checkpoint.
         self.spared: Callable[[int], bool] = lambda position: True
 
@@ -104,7 +105,7 @@ class Checkpointer:
     @property
     def working(self) -> bool:
         """Whether one is under way, or what it made superfluous is still there."""
-        return bool(self._running or self._written or self._truncating)
+        return bool(self._running or self._written or self._truncating or self._truncations)
 
     @property
     def busy(self) -> bool:
@@ -158,6 +159,7 @@ class Checkpointer:
             batch.superseded = self._written[-self.cleaned :]
             del self._written[-self.cleaned :]
             batch.truncate = self.last.position
+            self._truncations += 1
             reach("truncation slice")
 
     def _rows(self, running: Checkpoint) -> list[KernelRow]:
@@ -187,6 +189,7 @@ class Checkpointer:
             self._truncating = True
             reach("checkpoint done")
         elif batch.truncate is not None:
+            self._truncations -= 1
             self._truncating = more
             if not self.working:
                 self._rested = monotonic() + self._cost_s * (1 / SHARE - 1)

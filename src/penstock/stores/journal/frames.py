@@ -18,13 +18,13 @@ import struct
 from array import array
 from collections.abc import Iterator
 from typing import Any, Final
-from zlib import crc32
 
 import msgspec
 
 from penstock.kernel import commands as c
 from penstock.kernel.leases import LeaseRecord
 from penstock.model.job import IdRun, Ids
+from penstock.stores.journal.checksum import crc32
 
 FORMAT: Final = 1
 

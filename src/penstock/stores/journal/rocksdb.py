@@ -9,7 +9,7 @@ other threads run meanwhile.
 import logging
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,16 @@ from rocksdict import (
     WriteBatch,
 )
 
-from penstock.stores.journal.base import KINDS, Batch, Full, Group, Journal, JournalError, Row
+from penstock.stores.journal.base import (
+    KINDS,
+    Batch,
+    Full,
+    Group,
+    Journal,
+    JournalError,
+    Row,
+    nothing,
+)
 from penstock.stores.journal.manifest import cut_torn_end
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.sealed import (
@@ -157,7 +166,7 @@ class RocksJournal(Journal):
         self._staged.add(chunk)
         self._begun.put(_number(chunk), sealed_chunk(data), self._families["chunks"])
 
-    def write(self, batch: Batch) -> bool:
+    def write(self, batch: Batch, ready: Callable[[], None] = nothing) -> bool:
         assert self._db is not None, "opened first"
         reach("before write")
         try:
@@ -166,6 +175,7 @@ class RocksJournal(Journal):
                 self._reopen()
             out = self._batch(batch)
             self._staged.clear()
+            ready()
             self._db.write(out)
             reach("after write")
             if batch.sync:

@@ -6,9 +6,9 @@ payload chunk = crc32 of kind and data · kind · data;  kind 0: as it is, 1: de
 
 import zlib
 from typing import Final
-from zlib import crc32
 
 from penstock.stores.journal.base import JournalError
+from penstock.stores.journal.checksum import crc32
 
 _SIZE: Final = 4
 _PLAIN, _DEFLATED = b"\x00", b"\x01"

@@ -8,7 +8,7 @@ Every blob of ours carries a checksum, because SQLite has none for its pages.
 Tables: `log` (one row a group), `chunks`, one per kind of checkpoint row, and `facts`.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +17,16 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from penstock.stores.journal.base import KINDS, Batch, Full, Group, Journal, JournalError, Row
+from penstock.stores.journal.base import (
+    KINDS,
+    Batch,
+    Full,
+    Group,
+    Journal,
+    JournalError,
+    Row,
+    nothing,
+)
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.sealed import (
     hollow_chunk,
@@ -31,7 +40,7 @@ from penstock.stores.private import make_file
 
 PAGE: Final = 32 << 10  # what SQLite does page by page is what large pushes wait for
 MOVE_AT: Final = (8 << 20) // PAGE  # pages of the WAL that are moved into the file in one go
-FINISH_AT: Final = (32 << 20) // PAGE  # pages after which it is begun anew
+FINISH_AT: Final = (32 << 20) // PAGE  # pages after which it is begun anew, at most twice as many
 WAL_KEPT: Final = 64 << 20  # and cuts a WAL that grew beyond this
 TRUNCATED: Final = 64  # groups that one batch takes off the log
 SHRINK_AT: Final = (8 << 20) // PAGE  # free pages before they are given back …
@@ -181,7 +190,7 @@ class SqliteJournal(Journal):
         except apsw.Error:
             self._roll_back()  # whatever it is, the batch will meet it again and say so
 
-    def write(self, batch: Batch) -> bool:
+    def write(self, batch: Batch, ready: Callable[[], None] = nothing) -> bool:
         db = self._db
         try:
             if not self._staged:
@@ -189,6 +198,7 @@ class SqliteJournal(Journal):
             try:
                 more = self._put(batch)
                 reach("before write")
+                ready()
                 db.execute("COMMIT")
             except BaseException:
                 self._roll_back()
@@ -301,8 +311,9 @@ class SqliteJournal(Journal):
     def close(self) -> None:
         if self._mover is not None:
             self._mover.close()
-            self._mover = None
         for connection in (self._read, self._write):
             if connection is not None:
                 connection.close()
-        self._read = self._write = None
+        if self._mover is not None:
+            self._mover.let_go()
+        self._read = self._write = self._mover = None

@@ -3,16 +3,22 @@
 SQLite does it within a commit, whenever the WAL has grown enough: everybody in that batch waits
 for all that the batches before it wrote. What is moved here nobody waits for. But a WAL is only
 begun anew when every page of it has been moved, and one that is written to all the time never gets
-there, so the writer moves the rest itself once the WAL is long enough.
+there, so the writer moves the rest itself once the WAL is long enough and little is left. SQLite
+syncs the file only then; so that this is short too, we sync it after every pass.
 
 A sync that fails here is as final as one of the writer's: no batch is said to be safe after it.
 """
 
+import os
 import threading
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Final
 
 import apsw
+
+EAGER: Final = 4  # towards the end of a WAL a pass is worth its while at so much less
+SHORT: Final = 2  # … and what is left then is short, for the writer to wait for
 
 
 class WalMover:
@@ -32,6 +38,7 @@ class WalMover:
         self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         self._db.pragma("wal_autocheckpoint", 0)
         self._db.pragma("synchronous", "full")
+        self._file = os.open(path, os.O_RDWR)
         self._thread = threading.Thread(target=self._run, name="penstock-wal", daemon=True)
         self._thread.start()
         writer.set_wal_hook(self._committed)  # instead of SQLite's own
@@ -41,16 +48,20 @@ class WalMover:
         if pages < self._pages:
             self._round += 1
         self._pages = pages
-        if pages - self._moved >= self._move_at and self._idle.is_set():
+        worth = self._move_at if pages < self._finish_at else self._move_at // EAGER
+        if pages - self._moved >= worth and self._idle.is_set():
             self._idle.clear()
             self._asked.put(self._round)
         return apsw.SQLITE_OK
 
     def before_a_batch(self) -> None:
         """Between two transactions: move the rest, if it is time to."""
-        if self._pages >= self._finish_at and self._moved < self._pages:
-            self._idle.wait()
-            self._move(self._writer, self._round)
+        left = self._pages - self._moved
+        if self._pages >= self._finish_at and left:
+            short = left <= self._move_at // SHORT and self._idle.is_set()
+            if short or self._pages >= 2 * self._finish_at:
+                self._idle.wait()
+                self._move(self._writer, self._round)
         self.check()
 
     def check(self) -> None:
@@ -69,6 +80,9 @@ class WalMover:
         while (asked := self._asked.get()) is not None:
             try:
                 self._move(self._db, asked)
+                os.fdatasync(self._file)
+            except OSError as error:
+                self._error = apsw.IOError(f"sync of what was moved: {error}")
             finally:
                 self._idle.set()
 
@@ -87,3 +101,8 @@ class WalMover:
         self._asked.put(None)
         self._thread.join()
         self._db.close()
+
+    def let_go(self) -> None:
+        """When no connection is open any more: to close a file releases all locks on it that the
+        process has, SQLite's too."""
+        os.close(self._file)

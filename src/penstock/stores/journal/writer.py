@@ -1,21 +1,33 @@
 """The writer: one thread that takes batches to the disk, in order, one at a time.
 
 While it writes, the loop goes on and the next batch gathers; so one fsync serves everybody who
-came meanwhile, and `fsync` costs latency, not throughput.
+came meanwhile, and `fsync` costs latency, not throughput. A large batch is given to it before the
+one in front of it is done, so that it never waits for the loop.
 """
 
 import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.stores.journal.base import Batch, Full, Journal
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.space import Ballast
 
-Done = Callable[[Batch, bool, Exception | None], None]
+
+class Written(NamedTuple):
+    """What became of a batch."""
+
+    batch: Batch
+    more: bool = False  # older log groups are left to truncate
+    seconds: float = 0.0  # of the thread's processor time
+    error: Exception | None = None  # it is not on the disk, and nothing after it will be
+
+
+Done = Callable[[Written], None]
 
 SMOOTHING: Final = 0.1  # of the newest write in the mean that `health` shows
 
@@ -40,8 +52,8 @@ class Writer:
         self.syncs = 0
         self._synced = synced  # told of the last safe position
         self._check_there = check_there  # raises if the store is not there any more
+        self._untold: Written | None = None
         self.write_ms = 0.0  # of a synced batch, smoothed
-        self.took_s = 0.0  # of the thread's processor time, for the last batch
         self._thread.start()
 
     def stage(self, chunk: int, data: bytes) -> None:
@@ -53,33 +65,44 @@ class Writer:
         self._batches.put(batch)
 
     def _run(self) -> None:
-        while (batch := self._batches.get()) is not None:
+        while (batch := self._next()) is not None:
             if isinstance(batch, tuple):
                 self._journal.stage(*batch)
                 continue
-            more, error = False, None
             try:
-                more = self._write(batch)
+                written = self._write(batch)
             except Exception as failed:  # noqa: BLE001 -- whatever it is, the store ends of it
-                error = failed
+                written = Written(batch, error=failed)
+            self._tell()  # of the one before, if nothing of this one got as far as the disk
             reach("before answer")
-            try:
-                self._loop.call_soon_threadsafe(self._done, batch, more, error)
-            except RuntimeError:  # the loop is gone, and with it everybody who could be told
-                return
-            if error is not None:
-                return
+            self._untold = written
+            if written.error is not None:
+                break
+        self._tell()
 
-    def _write(self, batch: Batch) -> bool:
+    def _next(self) -> Batch | tuple[int, bytes] | None:
+        if self._batches.empty():
+            self._tell()
+        return self._batches.get()
+
+    def _tell(self) -> None:
+        """The loop what became of the last batch: when only the disk is left to wait for, or
+        nothing is. Told at once, it would want the interpreter while the next batch needs it."""
+        written, self._untold = self._untold, None
+        if written is not None:
+            with suppress(RuntimeError):  # the loop is gone, and with it everybody who is to know
+                self._loop.call_soon_threadsafe(self._done, written)
+
+    def _write(self, batch: Batch) -> Written:
         began, worked = time.perf_counter(), time.thread_time()
         try:
-            more = self._journal.write(batch)
+            more = self._journal.write(batch, self._tell)
         except Full:
             if not self._ballast.drop():
                 raise
-            more = self._journal.write(batch)
+            more = self._journal.write(batch, self._tell)
         self._check_there()
-        self.took_s = time.thread_time() - worked
+        seconds = time.thread_time() - worked
         self.batches += 1
         if batch.group is not None:
             self._head = batch.group.last
@@ -89,7 +112,7 @@ class Writer:
                 self._synced(self._head)
             took = (time.perf_counter() - began) * 1000
             self.write_ms += SMOOTHING * (took - self.write_ms)
-        return more
+        return Written(batch, more, seconds)
 
     def close(self) -> None:
         """Write what was submitted, then end."""
