@@ -1,7 +1,8 @@
 """The keeper: between an engine's turns and its journal.
 
 Every command that changed something becomes a record of the next batch. A batch is cut when the
-writer is free, or is about to be and would wait for it; the answers that rest on it go out when it is safe (`safety.py`).
+writer is free, a large one before that, so that the writer need not wait for it; the answers that
+rest on it go out when it is safe (`safety.py`).
 """
 
 import asyncio

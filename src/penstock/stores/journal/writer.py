@@ -52,6 +52,7 @@ class Writer:
         self.syncs = 0
         self._synced = synced  # told of the last safe position
         self._check_there = check_there  # raises if the store is not there any more
+        self._submitted = 0
         self._untold: Written | None = None
         self.write_ms = 0.0  # of a synced batch, smoothed
         self._thread.start()
@@ -62,13 +63,16 @@ class Writer:
         self._batches.put((chunk, data))
 
     def submit(self, batch: Batch) -> None:
+        self._submitted += 1
         self._batches.put(batch)
 
     def _run(self) -> None:
-        while (batch := self._next()) is not None:
+        begun = 0
+        while (batch := self._batches.get()) is not None:
             if isinstance(batch, tuple):
                 self._journal.stage(*batch)
                 continue
+            begun += 1
             try:
                 written = self._write(batch)
             except Exception as failed:  # noqa: BLE001 -- whatever it is, the store ends of it
@@ -78,16 +82,13 @@ class Writer:
             self._untold = written
             if written.error is not None:
                 break
+            if begun == self._submitted:
+                self._tell()
         self._tell()
 
-    def _next(self) -> Batch | tuple[int, bytes] | None:
-        if self._batches.empty():
-            self._tell()
-        return self._batches.get()
-
     def _tell(self) -> None:
-        """The loop what became of the last batch: when only the disk is left to wait for, or
-        nothing is. Told at once, it would want the interpreter while the next batch needs it."""
+        """The loop what became of the last batch: at once if there is no other, and otherwise when
+        that one only waits for the disk. Before, both would want the interpreter."""
         written, self._untold = self._untold, None
         if written is not None:
             with suppress(RuntimeError):  # the loop is gone, and with it everybody who is to know
