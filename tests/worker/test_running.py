@@ -12,6 +12,7 @@ from penstock import Context, Dead, Penstock, PushedJob, Retry, SoftTimeout, at_
 from penstock.client.flow import chain, group
 from penstock.client.middleware import Middleware
 from penstock.model.lifecycle import State
+from penstock.worker.pools.threads import ThreadPool
 from tests.worker.harness import changing, closing, ending, run, seen, told_of, working
 
 each_pool = pytest.mark.parametrize("pool", ["async", "thread"])
@@ -181,6 +182,41 @@ def test_a_soft_timeout_reaches_a_handler_that_waits_for_what_is_not_cancelled(p
     async def case() -> None:
         async with closing(app), working(app, pool=pool):
             assert await ending(await waits.apush()) == "'tidied up'"
+
+    run(case)
+
+
+def test_a_soft_timeout_reaches_a_handler_that_begins_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Arguments may take a while to be made, and threads to be scheduled."""
+    app = shop()
+    passed = threading.Event()
+    time_out, begin = ThreadPool._time_out, ThreadPool._run
+
+    def timing_out(pool: ThreadPool, work: Any) -> None:
+        time_out(pool, work)
+        passed.set()
+
+    def late(pool: ThreadPool, *said: Any) -> None:
+        assert passed.wait(60)
+        begin(pool, *said)
+
+    monkeypatch.setattr(ThreadPool, "_time_out", timing_out)
+    monkeypatch.setattr(ThreadPool, "_run", late)
+
+    @app.task(soft_timeout="1ms")
+    def spins() -> str:
+        turns = 0
+        try:
+            while True:
+                turns += 1
+        except SoftTimeout:
+            return "tidied up"
+
+    async def case() -> None:
+        async with closing(app), working(app):
+            assert await ending(await spins.apush()) == "'tidied up'"
 
     run(case)
 

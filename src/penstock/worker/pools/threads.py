@@ -4,6 +4,10 @@ A thread is stopped by raising an exception in it (`PyThreadState_SetAsyncExc`),
 between two steps of Python: one that waits in C, for a socket or a lock, notices when that returns.
 An exception is only ever set while its work is what the thread runs, under a lock, and whatever was
 not noticed by the end of that work is taken back: the next one never pays for it.
+
+There is a thread for every work that has been started, and one queue for all of them: a thread that
+has ended its work goes on with the next, and none has to be woken for it. To wake one for each costs
+more than most short handlers do.
 """
 
 import asyncio
@@ -30,6 +34,8 @@ from penstock.client.execute import (
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
 
+SOON_S: Final = 0.001  # after which a handler is looked for again
+
 _set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
@@ -37,24 +43,25 @@ class _Seat:
     """One thread, and what it runs."""
 
     def __init__(self, number: int, main: Callable[["_Seat"], None]) -> None:
-        self.inbox: SimpleQueue[Work | None] = SimpleQueue()
         self.lock = threading.Lock()
-        self.work: Work | None = None  # what may be interrupted
+        self.taken: Work | None = None  # what it has in hand
+        self.work: Work | None = None  # … and may be interrupted
         self.runner: asyncio.Runner | None = None  # made for its first asynchronous handler
         self.task: asyncio.Task[None] | None = None  # of that loop, while one runs
         self.thread = threading.Thread(
             target=main, args=(self,), name=f"penstock-handler-{number}", daemon=True
         )
 
-    def raise_in(self, work: Work, error: type[BaseException]) -> None:
-        """Raise it in the handler, if that still runs."""
+    def raise_in(self, work: Work, error: type[BaseException]) -> bool:
+        """Raise it in the handler, if that runs. Answers whether it does."""
         with self.lock:
             if self.work is not work:
-                return
+                return False
             if self.task is not None and self.runner is not None:
                 self.runner.get_loop().call_soon_threadsafe(self.task.cancel)
             else:
                 _raise(self.thread, error)
+            return True
 
     def settle(self) -> None:
         """The work has ended: nothing can be raised here any more."""
@@ -81,7 +88,8 @@ class ThreadPool:
         self._contexts = contexts
         self._home = home
         self._tell = ended
-        self._free: list[_Seat] = []
+        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self._busy = 0  # how many works there are in it and in hand
         self._seats: list[_Seat] = []
         self._timers: dict[Work, asyncio.TimerHandle] = {}
         self._done: deque[Work] = deque()
@@ -90,21 +98,21 @@ class ThreadPool:
     # -- on the home thread ----------------------------------------------------------------------
 
     def start(self, works: list[Work]) -> None:
+        self._busy += len(works)
+        while len(self._seats) < self._busy:
+            seat = _Seat(len(self._seats) + 1, self._serve)
+            self._seats.append(seat)
+            seat.thread.start()
         for work in works:
-            seat = self._free.pop() if self._free else self._hire()
-            work.handle = seat
             soft_ms = work.task.soft_timeout_ms
             if soft_ms is not None and not work.task.is_async:
-                self._timers[work] = self._home.call_later(
-                    soft_ms / 1_000, seat.raise_in, work, SoftTimeout
-                )
-            seat.inbox.put(work)
+                self._timers[work] = self._home.call_later(soft_ms / 1_000, self._time_out, work)
+            self._inbox.put(work)
 
-    def _hire(self) -> _Seat:
-        seat = _Seat(len(self._seats) + 1, self._serve)
-        self._seats.append(seat)
-        seat.thread.start()
-        return seat
+    def _time_out(self, work: Work) -> None:
+        if work.handle is None or not work.handle.raise_in(work, SoftTimeout):
+            # Its handler has not begun; or it has ended, and we shall hear of it before this.
+            self._timers[work] = self._home.call_later(SOON_S, self._time_out, work)
 
     def interrupt(self, work: Work) -> None:
         if work.context is not None:
@@ -120,22 +128,26 @@ class ThreadPool:
             timer = self._timers.pop(work, None)
             if timer is not None:
                 timer.cancel()
-            self._free.append(work.handle)
+            self._busy -= 1
             ended.append(work)
         if ended:
             self._tell(ended)
 
     async def close(self) -> None:
+        for _ in self._seats:
+            self._inbox.put(None)
         for seat in self._seats:
-            seat.inbox.put(None)
-        for seat in self._free:  # the others run what cannot be stopped, and end with the process
-            seat.thread.join()
+            if (
+                seat.taken is None
+            ):  # the others run what cannot be stopped, and end with the process
+                seat.thread.join()
 
     # -- on the threads --------------------------------------------------------------------------
 
     def _serve(self, seat: _Seat) -> None:
         try:
-            while (work := seat.inbox.get()) is not None:
+            while (work := self._inbox.get()) is not None:
+                seat.taken = work
                 try:
                     self._run(seat, work)
                 except (asyncio.CancelledError, SoftTimeout):
@@ -145,6 +157,7 @@ class ThreadPool:
                     work.broke(error)
                 if work.outcome is None:
                     work.outcome = INTERRUPTED
+                seat.taken = None
                 self._done.append(work)
                 if not self._called:
                     self._called = True
@@ -154,6 +167,7 @@ class ThreadPool:
                 seat.runner.close()
 
     def _run(self, seat: _Seat, work: Work) -> None:
+        work.handle = seat
         context = work.context = self._contexts.of(work)
         call: Prepared | Batch | Outcome | BatchOutcome
         if isinstance(work, BatchWork):
