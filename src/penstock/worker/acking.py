@@ -12,7 +12,6 @@ it came too late: `doubt.py` finds out which.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from random import uniform
 from typing import Any, Final, TypeVar
 
 from penstock.client.execute import DONE, BatchOutcome, Completed, Failed, Interrupted, Outcome
@@ -28,6 +27,7 @@ from penstock.model.errors import (
 from penstock.model.job import Ids, Job, JobError
 from penstock.model.lifecycle import State
 from penstock.model.store import Acked, Store
+from penstock.stores.again import Again
 from penstock.worker.counts import Counts
 from penstock.worker.doubt import Doubtful, Heard, ack_by, failure_by, hindsight, release_by
 from penstock.worker.held import Held, Why, Work
@@ -36,9 +36,6 @@ from penstock.worker.owned import Owned
 T = TypeVar("T")
 
 log: Final = logging.getLogger("penstock.worker")
-
-FIRST_BACKOFF_S: Final = 0.05
-LAST_BACKOFF_S: Final = 5.0
 
 
 class Acker:
@@ -273,8 +270,9 @@ class Acker:
     async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call answers, made again for as long as nobody answers. Raises Doubtful where
         the store refuses what it may have heard."""
-        backoff, doubt = FIRST_BACKOFF_S, False
+        again, doubt, said = Again(asyncio.get_running_loop().time), False, ""
         while True:
+            again.begin()
             try:
                 return await call()
             except LeaseLost as error:
@@ -285,6 +283,7 @@ class Acker:
                 raise
             except PenstockError as error:
                 doubt = doubt or isinstance(error, Unavailable)  # the others changed nothing
-                log.warning("the store does not answer, and is asked again: %s", error)
-                await asyncio.sleep(backoff * uniform(0.5, 1.0))  # noqa: S311
-                backoff = min(2 * backoff, LAST_BACKOFF_S)
+                if said != error.code:
+                    said = error.code
+                    log.warning("the store does not answer, and is asked again: %s", error)
+                await asyncio.sleep(again.pause_s())
