@@ -15,6 +15,7 @@ import pytest
 from penstock.client.home import Home
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
+from penstock.server.auth import hash_of, new_token
 from tests.durable import crashed
 from tests.faults.stores import ROOT
 from tests.worker import shop
@@ -137,6 +138,54 @@ def test_it_goes_on_with_a_server_that_was_killed_and_came_back(tmp_path: Path) 
                     assert await ending(await shop.quick.apush(2)) == "2"
                     working.tell(signal.SIGTERM)
                     assert await working.end() == 0
+
+    run(case)
+
+
+def test_a_token_that_was_taken_away_is_asked_for_and_may_be_put_back(tmp_path: Path) -> None:
+    """The job that ran meanwhile is told of, its lease not being over, and runs once."""
+    log, store, tokens = tmp_path / "log", f"sqlite:///{tmp_path}/jobs.db", tmp_path / "tokens"
+    known, other = new_token(), new_token()
+
+    def accept(*accepted: str) -> None:
+        tables = (
+            f'[[tokens]]\nname = "{n}"\nhash = "{hash_of(t)}"\n' for n, t in enumerate(accepted)
+        )
+        tokens.write_text("".join(tables))
+        tokens.chmod(0o600)
+
+    async def says(text: str) -> None:
+        async def said() -> bool:
+            return text in log.read_text()
+
+        await eventually(said)
+
+    async def case() -> None:
+        accept(known)
+        with serving(store, log, 0, "--tokens-file", str(tokens)) as (server, url):
+            port, theirs = int(url.rpartition(":")[2]), url.replace("//", f"//:{known}@")
+            with worker(theirs, log) as working:
+                async with reaching(theirs):
+                    before = await shop.naps.apush(0.2)
+                    await working.hears("naps")
+                    server.process.kill()
+                    await working.hears("woke")
+                    await server.end()
+                    accept(other)
+                    with serving(store, log, port, "--tokens-file", str(tokens)):
+                        await says("no jobs can be claimed: these credentials are not accepted; ")
+                        await says("to hear how jobs ended: these credentials are not accepted; ")
+                    accept(known, other)
+                    with serving(store, log, port, "--tokens-file", str(tokens)):
+                        assert await ending(before) == "'slept'"
+                        assert (await seen(shop.app, before.id)).attempt == 1
+                        assert await ending(await shop.quick.apush(2)) == "2"
+                        working.tell(signal.SIGTERM)
+                        assert await working.end() == 0
+        text = log.read_text()
+        assert text.count("no jobs can be claimed: these credentials are not accepted") == 1
+        assert text.count("to hear how jobs ended") == 1
+        assert known not in text
 
     run(case)
 

@@ -21,6 +21,7 @@ from penstock.model.job import MAX_BATCH, Lease
 from penstock.model.store import Store
 from penstock.stores.again import Again
 from penstock.worker.front import Front
+from penstock.worker.refusals import said
 
 log: Final = logging.getLogger("penstock.worker")
 
@@ -194,4 +195,4 @@ class Claimer:
     def _complain(self, error: PenstockError) -> None:
         if self._unanswered != error.code:
             self._unanswered = error.code
-            log.warning("no jobs can be claimed: %s", error, extra={"code": error.code})
+            log.warning("no jobs can be claimed: %s", said(error), extra={"code": error.code})

@@ -15,6 +15,7 @@ from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.store import Store
 from penstock.worker.held import Held
 from penstock.worker.owned import Owned
+from penstock.worker.refusals import REFUSED, Refusals
 
 log: Final = logging.getLogger("penstock.worker")
 
@@ -34,6 +35,7 @@ class Heartbeat:
         self._lost = lost  # told which jobs of a lease are gone; None: all
         self._owned = owned
         self._loop = asyncio.get_running_loop()
+        self._refusals = Refusals("leases cannot be extended")
 
     def keep(self, held: Held) -> None:
         held.beat = self._loop.call_later(held.period_s, self.beat, held)
@@ -55,11 +57,15 @@ class Heartbeat:
             # Answered after the next beat would be due, it may have come too late.
             async with asyncio.timeout(2 * held.period_s):
                 extended = await self._store.extend(self._tenant, held.token)
+            self._refusals.over()
             if extended.lost:
                 self._lost(held, extended.lost)
         except LeaseLost:
             self._lost(held, None)
             return
+        except REFUSED as error:
+            self._refusals.say(error)
+            wait_s *= SOON
         except (PenstockError, TimeoutError) as error:
             # The lease may live, or the store may not: it tells when it can be reached again.
             log.warning("a lease could not be extended: %s", str(error) or "no answer in time")
