@@ -83,6 +83,32 @@ def test_a_handler_that_does_not_stop_does_not_put_off_the_end(tmp_path: Path, h
     run(case)
 
 
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_a_handler_does_not_stop_the_loop_that_others_run_on(tmp_path: Path, pool: str) -> None:
+    log = tmp_path / "log"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                with worker(url, log, "--pool", pool, "-c", "2") as working:
+                    beside = await shop.naps.apush(0.5)
+                    await working.hears("naps")
+                    for how in ("at once", "later", "at once"):
+                        stops = await shop.stops.apush(how)
+                        assert await ending(stops) == "'went on'"
+                        assert (await seen(shop.app, stops.id)).attempt == 1
+                    assert await ending(beside) == "'slept'"
+                    working.tell(signal.SIGTERM)
+                    assert await working.end() == 0
+        text = log.read_text()
+        told = text.count("task 'stops' tried to stop the event loop")
+        assert told == 1 or (told == 2 and pool != "async"), "once for each loop"
+        assert text.count("something that a handler left behind tried to stop the event loop") == 1
+        assert "Traceback" not in text
+
+    run(case)
+
+
 def test_a_job_that_kills_its_worker_each_time_ends_among_the_dead(tmp_path: Path) -> None:
     log, ran = tmp_path / "log", tmp_path / "ran"
 
