@@ -1,6 +1,5 @@
 """`penstock worker` as a process: signals, kills, stops, servers that go and come back."""
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from penstock.client.home import Home
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
 from penstock.server.auth import hash_of, new_token
-from tests.durable import crashed
 from tests.faults.stores import ROOT
+from tests.replaying import ended_while_replaying
 from tests.worker import shop
 from tests.worker.harness import ending, eventually, run, seen
 from tests.worker.spawned import PATIENCE_S, serving, worker
@@ -307,12 +306,8 @@ def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> N
     run(case)
 
 
-# The command with a store that has more to replay than anybody waits for.
 REPLAYING = """
-import sys
 from penstock.cli.main import main
-from tests.durable import replay_slowly
-replay_slowly()
 sys.argv = ["penstock", "worker", "tests.worker.shop:app", "--no-cron", "--url", sys.argv[1]]
 main()
 """
@@ -322,26 +317,8 @@ main()
 def test_a_signal_ends_it_while_its_store_is_being_replayed(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    asyncio.run(crashed(url, 20_000))
-    process = subprocess.Popen(
-        [sys.executable, "-c", REPLAYING, url],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "replaying\n"
-            process.send_signal(number)
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert (process.returncode, out) == (0, ""), err
-    assert "not opened: told to end, " in err.splitlines()[-1]
-    assert "Traceback" not in err
+    last = ended_while_replaying(REPLAYING, number, tmp_path)
+    assert "not opened: told to end, " in last
 
 
 @pytest.mark.parametrize(
