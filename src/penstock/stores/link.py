@@ -220,19 +220,21 @@ class Link:
         if entry.number not in self._pending:
             return  # answered, or never sent: then it is skipped when its turn comes
         if not entry.sent:
-            self._forget(entry)
             self._out.remove(entry)
+            self._make_room(entry)
             return
         if self._ready:
             future = self.loop.create_future()
             asked = self._entry(Abandon(request=entry.number), future, False, False)
             asked.future.add_done_callback(_ignore)
-            asked.future.add_done_callback(lambda _: self._forget(entry))
+            asked.future.add_done_callback(lambda _: self._make_room(entry))
             self._send(asked)
 
-    def _forget(self, entry: Entry) -> None:
+    def _make_room(self, entry: Entry) -> None:
+        """It is in hand no more: whoever waits behind it need not wait for another answer."""
         if self._pending.pop(entry.number, None) is not None:
             self._pushes -= entry.push
+            self._pump()
 
     def post(self, request: Request) -> None:
         """Send it if there is a connection; nobody wants to know what becomes of it."""
@@ -244,6 +246,8 @@ class Link:
     # -- watching --------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher, request: Watch) -> None:
+        if self.joined:
+            self.joined.flush()  # its request has the number behind its name: see _end_watchers
         self._number += 1
         name = request.watch = self._number
         entry = self.submit(request)

@@ -63,12 +63,12 @@ class Heartbeat:
         except LeaseLost:
             self._lost(held, None)
             return
-        except REFUSED as error:
-            self._refusals.say(error)
-            wait_s *= SOON
         except (PenstockError, TimeoutError) as error:
             # The lease may live, or the store may not: it tells when it can be reached again.
-            log.warning("a lease could not be extended: %s", str(error) or "no answer in time")
+            if isinstance(error, REFUSED):
+                self._refusals.say(error)
+            else:
+                log.warning("a lease could not be extended: %s", str(error) or "no answer in time")
             wait_s *= SOON * uniform(0.5, 1.5)  # noqa: S311
         if not held.over:
             held.beat = self._loop.call_later(wait_s, self.beat, held)
