@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.cron.scheduler import LONGEST_MS, LOOK_MS, Scheduler
-from penstock.model.errors import Forbidden, Unavailable
+from penstock.model.errors import Forbidden, PenstockError, Unauthenticated, Unavailable
 from penstock.model.job import JobOptions
 from penstock.model.lifecycle import State
 from penstock.model.schedule import Cron, CronSpec, Daily, Every, instants, parse_key
@@ -273,11 +273,13 @@ async def test_two_hours_without_a_scheduler(h: Harness, missed: Any, made_up: i
 # -- trouble ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [Unavailable, Unauthenticated])
 async def test_a_store_that_does_not_answer_is_asked_again(
-    h: Harness, caplog: pytest.LogCaptureFixture
+    h: Harness, caplog: pytest.LogCaptureFixture, kind: type[PenstockError]
 ) -> None:
+    """One that does not let us in, too: a token that was taken away may be put back."""
     store = Faulty(h.store)
-    store.error = Unavailable("gone")
+    store.error = kind("gone")
     one = scheduler(h, spec(), store=store)
     with caplog.at_level(logging.INFO, "penstock.cron"):
         waits = [await one.turn() for _ in range(8)]

@@ -249,6 +249,34 @@ async def test_a_watcher_is_told_that_it_may_have_missed_something() -> None:
 
 
 @looped
+async def test_a_watcher_is_told_so_also_if_a_push_of_its_turn_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with World() as world:
+        claim = asyncio.ensure_future(world.store.claim("default", ["other"], wait_ms=60_000))
+        await world.store.ping()
+        go_on, push = asyncio.Event(), world.listener.gate.push
+
+        async def late(*said: Any, **more: Any) -> Any:
+            await go_on.wait()
+            return await push(*said, **more)
+
+        monkeypatch.setattr(world.listener.gate, "push", late)
+        pushed = asyncio.ensure_future(world.store.push("default", ONE))
+        await asyncio.sleep(0)  # it waits for company
+        events = world.store.watch("default")
+        await world.store.ping()
+        assert world.inner.engine.telling.watchers
+        world.proxy.cut()
+        with pytest.raises(Unavailable, match="missed"):
+            async with asyncio.timeout(10):
+                await anext(events)
+        go_on.set()
+        assert (await pushed).ids == [1]
+        claim.cancel()
+
+
+@looped
 async def test_a_server_that_is_not_there_is_waited_for_only_so_long() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -356,6 +384,24 @@ async def test_a_call_given_up_before_it_was_sent_is_never_sent() -> None:
         await world.store.ping()
         assert (await world.inner.health()).detail["waiting_claims"] == 0
         assert not world.store._link()._pending
+
+
+@looped
+async def test_whoever_gives_up_makes_room_for_those_behind() -> None:
+    async with World() as world:
+        world.store._link()._most = 2
+        claims = [
+            asyncio.ensure_future(world.store.claim("default", ["q"], wait_ms=60_000))
+            for _ in range(2)
+        ]
+        waiting = asyncio.ensure_future(world.store.health())
+        await turns()
+        assert not waiting.done()
+        for claim in claims:
+            claim.cancel()
+        async with asyncio.timeout(links.SILENCE_S / 3):  # and not when something else is heard
+            assert (await waiting).ok
+        await asyncio.gather(*claims, return_exceptions=True)
 
 
 # -- bounds ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -21,8 +20,7 @@ from penstock.server.auth import Tokens, hash_of
 from penstock.server.parts import Kind, Parts
 from penstock.server.server import Server, check_bind, is_loopback
 from penstock.settings import Settings, Token, load
-from tests.durable import crashed
-from tools.docs import ROOT
+from tests.replaying import RECORDS, ended_while_replaying, environment
 
 MEMORY = Settings(url="memory://")
 
@@ -166,11 +164,6 @@ class Patient(Listener):
         await super().stop(0)
 
 
-def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return kept | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"} | more
-
-
 @contextmanager
 def serving(
     directory: Path, program: str = PROGRAM, *said: str, **more: str
@@ -226,12 +219,8 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
-# With a store that has more to replay than anybody waits for.
 REPLAYING = """
-import sys
 from penstock.cli.serve import serve
-from tests.durable import replay_slowly
-replay_slowly()
 flags = {"url": sys.argv[1], "port": 0, "no_http": True}
 sys.exit(serve(flags, None, as_json=True, print_config=False))
 """
@@ -241,17 +230,9 @@ sys.exit(serve(flags, None, as_json=True, print_config=False))
 def test_a_signal_ends_it_while_its_store_is_being_replayed(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    asyncio.run(crashed(url, 20_000))
-    with serving(tmp_path, REPLAYING, url) as process:
-        assert said_next(process) == "replaying\n"
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (0, "")
-        last = err.splitlines()[-1]
-        assert f"{tmp_path}/jobs.db: not opened: told to end, " in last
-        assert " of 20001 records replayed in " in last
-        assert "Traceback" not in err
+    last = ended_while_replaying(REPLAYING, number, tmp_path)
+    assert f"{tmp_path}/jobs.db: not opened: told to end, " in last
+    assert f" of {RECORDS + 1} records replayed in " in last
 
 
 def command(
@@ -285,7 +266,8 @@ def test_a_server_whose_store_has_ended_ends_too(tmp_path: Path) -> None:
             check=False,
         )
         assert pushed.returncode != 0
-        assert "deleted or replaced" in pushed.stderr
+        # Or it wrote something of its own before anybody came, and has ended by then.
+        assert "deleted or replaced" in pushed.stderr or "cannot be reached" in pushed.stderr
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1
         assert "the server ends: the store has ended: " in err

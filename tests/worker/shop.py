@@ -48,6 +48,17 @@ async def naps(seconds: float) -> str:
 
 
 @app.task
+async def stops(how: str) -> str:
+    loop = asyncio.get_running_loop()
+    if how == "later":
+        loop.call_soon(loop.stop)
+    else:
+        loop.stop()
+    await asyncio.sleep(0.01)
+    return "went on"
+
+
+@app.task
 async def spins() -> None:
     tell("spins")
     while True:

@@ -67,9 +67,9 @@ class Spawned:
 
 
 @contextmanager
-def serving(store: str, log: Path, port: int = 0) -> Iterator[tuple[Spawned, str]]:
+def serving(store: str, log: Path, port: int = 0, *flags: str) -> Iterator[tuple[Spawned, str]]:
     """A server, and the url that it is reached by."""
-    more = ("--no-http", "--json", "--log-level", "warning")
+    more = ("--no-http", "--json", "--log-level", "warning", *flags)
     with Spawned("serve", "--url", store, "--port", str(port), *more, log=log) as server:
         address = json.loads(server.line())["tcp"]
         yield server, f"penstock://{address}"

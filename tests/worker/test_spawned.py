@@ -1,6 +1,5 @@
 """`penstock worker` as a process: signals, kills, stops, servers that go and come back."""
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -15,8 +14,9 @@ import pytest
 from penstock.client.home import Home
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
-from tests.durable import crashed
+from penstock.server.auth import hash_of, new_token
 from tests.faults.stores import ROOT
+from tests.replaying import ended_while_replaying
 from tests.worker import shop
 from tests.worker.harness import ending, eventually, run, seen
 from tests.worker.spawned import PATIENCE_S, serving, worker
@@ -82,6 +82,32 @@ def test_a_handler_that_does_not_stop_does_not_put_off_the_end(tmp_path: Path, h
     run(case)
 
 
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_a_handler_does_not_stop_the_loop_that_others_run_on(tmp_path: Path, pool: str) -> None:
+    log = tmp_path / "log"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                with worker(url, log, "--pool", pool, "-c", "2") as working:
+                    beside = await shop.naps.apush(0.5)
+                    await working.hears("naps")
+                    for how in ("at once", "later", "at once"):
+                        stops = await shop.stops.apush(how)
+                        assert await ending(stops) == "'went on'"
+                        assert (await seen(shop.app, stops.id)).attempt == 1
+                    assert await ending(beside) == "'slept'"
+                    working.tell(signal.SIGTERM)
+                    assert await working.end() == 0
+        text = log.read_text()
+        told = text.count("task 'stops' tried to stop the event loop")
+        assert told == 1 or (told == 2 and pool != "async"), "once for each loop"
+        assert text.count("something that a handler left behind tried to stop the event loop") == 1
+        assert "Traceback" not in text
+
+    run(case)
+
+
 def test_a_job_that_kills_its_worker_each_time_ends_among_the_dead(tmp_path: Path) -> None:
     log, ran = tmp_path / "log", tmp_path / "ran"
 
@@ -137,6 +163,54 @@ def test_it_goes_on_with_a_server_that_was_killed_and_came_back(tmp_path: Path) 
                     assert await ending(await shop.quick.apush(2)) == "2"
                     working.tell(signal.SIGTERM)
                     assert await working.end() == 0
+
+    run(case)
+
+
+def test_a_token_that_was_taken_away_is_asked_for_and_may_be_put_back(tmp_path: Path) -> None:
+    """The job that ran meanwhile is told of, its lease not being over, and runs once."""
+    log, store, tokens = tmp_path / "log", f"sqlite:///{tmp_path}/jobs.db", tmp_path / "tokens"
+    known, other = new_token(), new_token()
+
+    def accept(*accepted: str) -> None:
+        tables = (
+            f'[[tokens]]\nname = "{n}"\nhash = "{hash_of(t)}"\n' for n, t in enumerate(accepted)
+        )
+        tokens.write_text("".join(tables))
+        tokens.chmod(0o600)
+
+    async def says(text: str) -> None:
+        async def said() -> bool:
+            return text in log.read_text()
+
+        await eventually(said)
+
+    async def case() -> None:
+        accept(known)
+        with serving(store, log, 0, "--tokens-file", str(tokens)) as (server, url):
+            port, theirs = int(url.rpartition(":")[2]), url.replace("//", f"//:{known}@")
+            with worker(theirs, log) as working:
+                async with reaching(theirs):
+                    before = await shop.naps.apush(0.2)
+                    await working.hears("naps")
+                    server.process.kill()
+                    await working.hears("woke")
+                    await server.end()
+                    accept(other)
+                    with serving(store, log, port, "--tokens-file", str(tokens)):
+                        await says("no jobs can be claimed: these credentials are not accepted; ")
+                        await says("to hear how jobs ended: these credentials are not accepted; ")
+                    accept(known, other)
+                    with serving(store, log, port, "--tokens-file", str(tokens)):
+                        assert await ending(before) == "'slept'"
+                        assert (await seen(shop.app, before.id)).attempt == 1
+                        assert await ending(await shop.quick.apush(2)) == "2"
+                        working.tell(signal.SIGTERM)
+                        assert await working.end() == 0
+        text = log.read_text()
+        assert text.count("no jobs can be claimed: these credentials are not accepted") == 1
+        assert text.count("to hear how jobs ended") == 1
+        assert known not in text
 
     run(case)
 
@@ -232,12 +306,8 @@ def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> N
     run(case)
 
 
-# The command with a store that has more to replay than anybody waits for.
 REPLAYING = """
-import sys
 from penstock.cli.main import main
-from tests.durable import replay_slowly
-replay_slowly()
 sys.argv = ["penstock", "worker", "tests.worker.shop:app", "--no-cron", "--url", sys.argv[1]]
 main()
 """
@@ -247,26 +317,8 @@ main()
 def test_a_signal_ends_it_while_its_store_is_being_replayed(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    asyncio.run(crashed(url, 20_000))
-    process = subprocess.Popen(
-        [sys.executable, "-c", REPLAYING, url],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "replaying\n"
-            process.send_signal(number)
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert (process.returncode, out) == (0, ""), err
-    assert "not opened: told to end, " in err.splitlines()[-1]
-    assert "Traceback" not in err
+    last = ended_while_replaying(REPLAYING, number, tmp_path)
+    assert "not opened: told to end, " in last
 
 
 @pytest.mark.parametrize(

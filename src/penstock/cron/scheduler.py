@@ -26,7 +26,6 @@ from penstock.model.errors import (
     Invalid,
     NotFound,
     PenstockError,
-    Unauthenticated,
 )
 from penstock.model.policy import SECOND_MS
 from penstock.model.schedule import MIN_REFRESH_MS, CronSpec, ahead_of, plan
@@ -41,7 +40,8 @@ SHARE: Final = 20  # a scheduler spends at most one part in so many of its time 
 LONGEST_MS: Final = 30 * SECOND_MS  # between two attempts while the store does not answer
 FOREVER: Final = 1 << 62
 
-_REFUSED: Final = (Invalid, Forbidden, Unauthenticated)  # saying it again would not help
+# Saying it again would not help. Whoever is not let in at all may be later.
+_REFUSED: Final = (Invalid, Forbidden)
 
 
 class Scheduler:

@@ -2,8 +2,9 @@
 
 A program that pushes many jobs at a time, each by itself, would pay a message, a check and a record
 for each of them. Pushes that differ in nothing but their payloads and are made in one turn become
-one run here, unless nothing is ahead of them on the connection: then the first goes at once; each caller is answered with the ids of its own jobs. The whole is taken in or
-nothing of it: then each goes by itself, so that whoever is refused is refused alone.
+one run here, unless nothing is ahead of them on the connection: then the first goes at once. Each
+caller is answered with the ids of its own jobs. The whole is taken in or nothing of it: then each
+goes by itself, so that whoever is refused is refused alone.
 """
 
 import asyncio

@@ -10,7 +10,6 @@ is not and had been sent is answered with Unavailable: nobody knows what became 
 import asyncio
 import logging
 import os
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -30,6 +29,7 @@ from penstock.protocol.hearing import HEAD, TOLD, decoder_of, error_of, refused
 from penstock.protocol.native import Abandon, Hello, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
 from penstock.protocol.native_push import PushRun
+from penstock.stores.again import Again
 from penstock.stores.joining import Joined, Parcel
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
@@ -40,8 +40,6 @@ SPARE: Final = 100  # requests that we never use for calls, so that one can alwa
 CONNECT_S: Final = 5.0  # for one attempt
 SILENCE_S: Final = 15.0  # without a word while something is awaited: we ask; twice that: it is lost
 REPEATS: Final = 5  # of one request: after that many lost answers it may be what ends the server
-FIRST_BACKOFF_S: Final = 0.02
-LAST_BACKOFF_S: Final = 2.0
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -222,19 +220,21 @@ class Link:
         if entry.number not in self._pending:
             return  # answered, or never sent: then it is skipped when its turn comes
         if not entry.sent:
-            self._forget(entry)
             self._out.remove(entry)
+            self._make_room(entry)
             return
         if self._ready:
             future = self.loop.create_future()
             asked = self._entry(Abandon(request=entry.number), future, False, False)
             asked.future.add_done_callback(_ignore)
-            asked.future.add_done_callback(lambda _: self._forget(entry))
+            asked.future.add_done_callback(lambda _: self._make_room(entry))
             self._send(asked)
 
-    def _forget(self, entry: Entry) -> None:
+    def _make_room(self, entry: Entry) -> None:
+        """It is in hand no more: whoever waits behind it need not wait for another answer."""
         if self._pending.pop(entry.number, None) is not None:
             self._pushes -= entry.push
+            self._pump()
 
     def post(self, request: Request) -> None:
         """Send it if there is a connection; nobody wants to know what becomes of it."""
@@ -246,6 +246,8 @@ class Link:
     # -- watching --------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher, request: Watch) -> None:
+        if self.joined:
+            self.joined.flush()  # its request has the number behind its name: see _end_watchers
         self._number += 1
         name = request.watch = self._number
         entry = self.submit(request)
@@ -356,19 +358,18 @@ class Link:
     async def _connect(self) -> None:
         """Try until it works. Whoever has waited for as long as our patience goes is told why, and
         when nobody is left who waits, or has to be connected, we stop."""
-        backoff = FIRST_BACKOFF_S
+        again = Again(self.loop.time)
         try:
             while not self._ready:
+                again.begin()
                 try:
                     await self._attempt()
                 except Unavailable as error:
                     left = self._refuse_late(error)
                     if left is None and not self._keep:
                         return
-                    # Many clients lose one server at once: each comes back at a time of its own.
-                    nap = random.uniform(0, backoff)  # noqa: S311
-                    await asyncio.sleep(nap if left is None else min(nap, left))
-                    backoff = min(2 * backoff, LAST_BACKOFF_S)
+                    pause_s = again.pause_s()
+                    await asyncio.sleep(pause_s if left is None else min(pause_s, left))
         except PenstockError as error:  # it does not let us in: asking again is no use
             self._refuse_all(error)
         except Exception as error:

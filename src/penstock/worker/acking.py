@@ -6,19 +6,18 @@ call. A lease whose jobs all completed is acked whole, without naming any.
 
 An ack whose answer was lost with the connection is repeated: the lease is alive, by the heartbeat,
 for as long as it takes. A repeat that finds nothing held means that the first one was heard, or that
-it came too late: `doubt.py` finds out which.
+it came too late: `doubt.py` finds out which. One that is refused (`refusals.py`) is repeated for as
+long as the lease is: extending it is refused as well, so by then it is over and others have the jobs.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from random import uniform
 from typing import Any, Final, TypeVar
 
 from penstock.client.execute import DONE, BatchOutcome, Completed, Failed, Interrupted, Outcome
 from penstock.model.errors import (
     BatchTooLarge,
-    Forbidden,
     Invalid,
     LeaseLost,
     PayloadTooLarge,
@@ -28,17 +27,16 @@ from penstock.model.errors import (
 from penstock.model.job import Ids, Job, JobError
 from penstock.model.lifecycle import State
 from penstock.model.store import Acked, Store
+from penstock.stores.again import Again
 from penstock.worker.counts import Counts
 from penstock.worker.doubt import Doubtful, Heard, ack_by, failure_by, hindsight, release_by
 from penstock.worker.held import Held, Why, Work
 from penstock.worker.owned import Owned
+from penstock.worker.refusals import REFUSED, Refusals
 
 T = TypeVar("T")
 
 log: Final = logging.getLogger("penstock.worker")
-
-FIRST_BACKOFF_S: Final = 0.05
-LAST_BACKOFF_S: Final = 5.0
 
 
 class Acker:
@@ -57,6 +55,7 @@ class Acker:
         self._counts = counts
         self._owned = owned
         self._over = over  # told when nothing about a lease is left to be told
+        self._refusals = Refusals("the store refuses to hear how jobs ended")
 
     # -- what is decided -------------------------------------------------------------------------
 
@@ -135,21 +134,25 @@ class Acker:
             acked = await self.repeated(
                 lambda: self._store.ack(
                     self._tenant, held.token, None if whole else ids, results=results or None
-                )
+                ),
+                held.lease_s,
             )
         except Doubtful:
             heard = await self._heard(held, ids, ack_by(self._worker), "acks")
             acked = Acked(Ids.of(job.id for job in heard))
         except LeaseLost:
             acked = Acked(Ids(), Ids.of(ids))
+        except REFUSED:
+            self._unknown(ids, "acks")
+            return
         except (Invalid, PayloadTooLarge, BatchTooLarge) as error:
-            await self._refused(held, ids, results, error)
+            await self._too_large(held, ids, results, error)
             return
         self._counts.completed += len(acked.acked)
         if acked.lost:
             self.lost(acked.lost, "their acks came too late")
 
-    async def _refused(
+    async def _too_large(
         self, held: Held, ids: list[int], results: dict[int, bytes], error: PenstockError
     ) -> None:
         """A result is too large, or all of them together are: find out which."""
@@ -183,13 +186,16 @@ class Acker:
                     error=error,
                     retry_in_ms=failed.retry_in_ms,
                     dead=failed.dead,
-                )
+                ),
+                held.lease_s,
             )
         except Doubtful:
             heard = failure_by(self._worker, error.kind)
             for known in await self._heard(held, ids, heard, "failures"):
                 self._counts.failed += 1
                 note(known.id, known.state)
+        except REFUSED:
+            self._unknown(ids, "failures")
         except LeaseLost:
             self.lost(Ids.of(ids), "their failures came too late")
         else:
@@ -214,11 +220,15 @@ class Acker:
 
     async def _release(self, held: Held, ids: Sequence[int]) -> None:
         try:
-            given = await self.repeated(lambda: self._store.release(self._tenant, held.token, ids))
+            given = await self.repeated(
+                lambda: self._store.release(self._tenant, held.token, ids), held.lease_s
+            )
             self._counts.released += len(given.released)
         except Doubtful:
             heard = await self._heard(held, ids, release_by(self._worker), "releases")
             self._counts.released += len(heard)
+        except REFUSED:
+            self._unknown(ids, "releases")
         except LeaseLost:
             self.lost(Ids.of(ids), "they could not be given back in time")
         finally:
@@ -250,41 +260,55 @@ class Acker:
         if found.lost:
             self.lost(Ids.of(found.lost), f"their {what} came too late")
         if found.unknown:
-            named = found.unknown
-            self._counts.doubtful += len(named)
-            log.warning(
-                "whether the %s of %d jobs were heard is not known: %s",
-                what,
-                len(named),
-                named[:20],
-                extra={"jobs": named[:100]},
-            )
+            self._unknown(found.unknown, what)
         return found.heard
 
+    def _unknown(self, ids: Sequence[int], what: str) -> None:
+        self._counts.doubtful += len(ids)
+        log.warning(
+            "whether the %s of %d jobs were heard is not known: %s",
+            what,
+            len(ids),
+            list(ids[:20]),
+            extra={"jobs": list(ids[:100])},
+        )
+
     async def _look(self, ids: Sequence[int]) -> Sequence[Job | None]:
-        async def look() -> Sequence[Job | None]:
-            try:
-                return await self._store.get(self._tenant, ids)
-            except Forbidden:  # to whoever may only claim
-                return [None] * len(ids)
+        try:
+            return await self.repeated(lambda: self._store.get(self._tenant, ids))
+        except REFUSED:  # to whoever may only claim, or is not let in any more
+            return [None] * len(ids)
 
-        return await self.repeated(look)
-
-    async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What the call answers, made again for as long as nobody answers. Raises Doubtful where
-        the store refuses what it may have heard."""
-        backoff, doubt = FIRST_BACKOFF_S, False
+    async def repeated(self, call: Callable[[], Awaitable[T]], refused_s: float = 0.0) -> T:
+        """What the call answers, made again for as long as nobody answers, and for `refused_s` in
+        which the answer is that we may not. Raises Doubtful where the store takes it for something
+        that it may have heard before."""
+        now = asyncio.get_running_loop().time
+        again, doubt, said, refused_at = Again(now), False, "", None
         while True:
+            again.begin()
             try:
-                return await call()
+                answer = await call()
             except LeaseLost as error:
                 if doubt:
                     raise Doubtful(error.message, error.field) from error
                 raise
             except (Invalid, PayloadTooLarge, BatchTooLarge):
                 raise
+            except REFUSED as error:
+                if refused_at is None:
+                    refused_at = now()
+                if now() - refused_at >= refused_s:
+                    raise
+                self._refusals.say(error)
             except PenstockError as error:
+                refused_at = None
                 doubt = doubt or isinstance(error, Unavailable)  # the others changed nothing
-                log.warning("the store does not answer, and is asked again: %s", error)
-                await asyncio.sleep(backoff * uniform(0.5, 1.0))  # noqa: S311
-                backoff = min(2 * backoff, LAST_BACKOFF_S)
+                if said != error.code:
+                    said = error.code
+                    log.warning("the store does not answer, and is asked again: %s", error)
+            else:
+                if refused_s:
+                    self._refusals.over()
+                return answer
+            await asyncio.sleep(again.pause_s())

@@ -14,19 +14,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from random import uniform
 from typing import Final
 
 from penstock.model.errors import PenstockError
 from penstock.model.job import MAX_BATCH, Lease
 from penstock.model.store import Store
+from penstock.stores.again import Again
 from penstock.worker.front import Front
+from penstock.worker.refusals import said
 
 log: Final = logging.getLogger("penstock.worker")
 
 WAIT_MS: Final = 30_000  # of one claim
-FIRST_BACKOFF_S: Final = 0.1
-LAST_BACKOFF_S: Final = 5.0
 SETTLED_S: Final = 0.001
 
 
@@ -80,7 +79,8 @@ class Claimer:
         self._freed = asyncio.Event()
         self._asking: asyncio.Task[Lease | None] | None = None
         self._held_back = 0  # by how many
-        self._backoff = 0.0  # while the store gives no answer
+        self._again = Again(asyncio.get_running_loop().time)
+        self._unanswered = ""  # why, as the log has it, while the store gives no answer
 
     def wake(self) -> None:
         """There may be room."""
@@ -116,17 +116,21 @@ class Claimer:
                 self._freed.clear()
                 await self._freed.wait()
                 continue
+            self._again.begin()
             try:
-                await self._ask(room)
+                answered = await self._ask(room)
             except PenstockError as error:
-                await self._rest(error)
+                self._complain(error)
+                await asyncio.sleep(self._again.pause_s())
                 continue
-            if self._backoff:
+            if answered and self._unanswered:
                 log.info("the store answers again")
-                self._backoff = 0.0
+                self._unanswered = ""
+                self._again.answered()
 
-    async def _ask(self, room: int) -> None:
-        """A task of its own, so that the claim can be taken back without ending the rest."""
+    async def _ask(self, room: int) -> bool:
+        """Whether there was an answer. A task of its own, so that the claim can be taken back without
+        ending the rest."""
         self._fronting = self._front is not None and self._idle.is_set()
         claim = self._claim_at_front(room) if self._fronting else self._claim(room)
         asking = self._asking = asyncio.ensure_future(claim)
@@ -142,8 +146,10 @@ class Claimer:
                 self._shares.served(lease.queue, len(lease))
                 if not self._fronting:
                     self._take(lease)
-        if not asking.cancelled():
-            asking.result()
+        if asking.cancelled():
+            return False
+        asking.result()
+        return True
 
     async def _claim_at_front(self, room: int) -> Lease | None:
         assert self._front is not None
@@ -186,10 +192,7 @@ class Claimer:
             wait_ms=wait_ms,
         )
 
-    async def _rest(self, error: PenstockError) -> None:
-        if not self._backoff:
-            log.warning("no jobs can be claimed: %s", error, extra={"code": error.code})
-            self._backoff = FIRST_BACKOFF_S
-        # Many workers lose one server at once: each comes back at a time of its own.
-        await asyncio.sleep(self._backoff * uniform(0.5, 1.0))  # noqa: S311
-        self._backoff = min(2 * self._backoff, LAST_BACKOFF_S)
+    def _complain(self, error: PenstockError) -> None:
+        if self._unanswered != error.code:
+            self._unanswered = error.code
+            log.warning("no jobs can be claimed: %s", said(error), extra={"code": error.code})

@@ -11,7 +11,9 @@ class Counts(msgspec.Struct, kw_only=True):
     timed_out: int = 0  # attempts that the store ended
     released: int = 0  # given back unspent
     lost: int = 0  # ended, cancelled or handed to others before this worker was done
-    doubtful: int = 0  # told when nobody answered, and gone when the store could be asked
+    doubtful: int = (
+        0  # told when nobody answered, and gone when the store could be asked; or refused
+    )
     parked: int = 0  # of tasks that are not known here
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ from penstock.client.app import Penstock
 from penstock.client.execute import INTERRUPTED
 from penstock.client.task import Task
 from penstock.model.duration import say_ms
+from penstock.model.errors import PenstockError
 from penstock.model.job import MAX_BATCH, ClaimedRun, Job, Lease
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
@@ -243,7 +244,10 @@ class Dispatch:
 
     async def _supply(self, work: Work) -> None:
         tenant = self._app.tenant
-        work.outcome = await self._acker.repeated(lambda: supply(self._store, tenant, work))
+        try:
+            work.outcome = await self._acker.repeated(lambda: supply(self._store, tenant, work))
+        except PenstockError as error:  # not for us to see: no reason to hold the slot for ever
+            work.broke(error)
         if work.outcome is None and work.why is None:
             self._pool_of(work.task).start([work])
             return

@@ -3,7 +3,8 @@
 An ack whose answer was lost with the connection is made again. If the first one was heard, the
 lease holds nothing any more and the store refuses the second: that looks like a loss, and is none.
 So the jobs themselves are looked at. One that is forgotten by then, or may not be seen, or has
-become another version under its id, says nothing; then it is not known, and nothing is claimed.
+become another version under its id, says nothing; then it is not known, and nothing is claimed. Nor
+is it where the store did not let us in any more when we asked.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

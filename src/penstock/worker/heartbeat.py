@@ -15,6 +15,7 @@ from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.store import Store
 from penstock.worker.held import Held
 from penstock.worker.owned import Owned
+from penstock.worker.refusals import REFUSED, Refusals
 
 log: Final = logging.getLogger("penstock.worker")
 
@@ -34,6 +35,7 @@ class Heartbeat:
         self._lost = lost  # told which jobs of a lease are gone; None: all
         self._owned = owned
         self._loop = asyncio.get_running_loop()
+        self._refusals = Refusals("leases cannot be extended")
 
     def keep(self, held: Held) -> None:
         held.beat = self._loop.call_later(held.period_s, self.beat, held)
@@ -55,6 +57,7 @@ class Heartbeat:
             # Answered after the next beat would be due, it may have come too late.
             async with asyncio.timeout(2 * held.period_s):
                 extended = await self._store.extend(self._tenant, held.token)
+            self._refusals.over()
             if extended.lost:
                 self._lost(held, extended.lost)
         except LeaseLost:
@@ -62,7 +65,10 @@ class Heartbeat:
             return
         except (PenstockError, TimeoutError) as error:
             # The lease may live, or the store may not: it tells when it can be reached again.
-            log.warning("a lease could not be extended: %s", str(error) or "no answer in time")
+            if isinstance(error, REFUSED):
+                self._refusals.say(error)
+            else:
+                log.warning("a lease could not be extended: %s", str(error) or "no answer in time")
             wait_s *= SOON * uniform(0.5, 1.5)  # noqa: S311
         if not held.over:
             held.beat = self._loop.call_later(wait_s, self.beat, held)

@@ -90,6 +90,7 @@ class Held:
         "count",
         "done",
         "lease",
+        "lease_s",
         "left",
         "period_s",
         "results",
@@ -111,7 +112,8 @@ class Held:
         self.telling = 0  # calls under way that end jobs of this lease
         self.beat: asyncio.TimerHandle | None = None
         self.timers: list[asyncio.TimerHandle] = []
-        self.period_s = (lease_ms or _shortest(lease)) / 3_000
+        self.lease_s = (lease_ms or _shortest(lease)) / 1_000
+        self.period_s = self.lease_s / 3
 
     @property
     def over(self) -> bool:

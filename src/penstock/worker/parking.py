@@ -23,6 +23,7 @@ from penstock.worker.claiming import Claimer
 from penstock.worker.counts import Counts
 from penstock.worker.held import Held
 from penstock.worker.owned import Owned
+from penstock.worker.refusals import REFUSED
 
 log: Final = logging.getLogger("penstock.worker")
 
@@ -80,8 +81,10 @@ class Parking:
 
     async def _release(self, held: Held, jobs: list[Job]) -> bool:
         ids, tenant = [job.id for job in jobs], self._app.tenant
-        with suppress(LeaseLost):  # then they are given back already
-            await self._acker.repeated(lambda: self._store.release(tenant, held.token, ids))
+        with suppress(LeaseLost, *REFUSED):  # then they are given back already, or soon are
+            await self._acker.repeated(
+                lambda: self._store.release(tenant, held.token, ids), held.lease_s
+            )
         return True
 
     async def _put_off(self, job: Job) -> bool:

@@ -12,16 +12,17 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from types import FrameType
 from typing import Final
 
 import msgspec
-import uvloop
 
 from penstock.client.home import Home
 from penstock.model.errors import PenstockError
 from penstock.telemetry import logs
 from penstock.worker.loading import load_app
+from penstock.worker.looping import HandlersLoop
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.supervisor import REPLACE
 from penstock.worker.worker import Worker
@@ -58,7 +59,7 @@ def run(settings: WorkerSettings, *, supervised: bool = False) -> int:
     if supervised:
         _start("penstock-parent", _follow, worker)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=partial(HandlersLoop, app)) as runner:
             runner.run(worker.run())
     finally:
         left.set()

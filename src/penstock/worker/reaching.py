@@ -7,18 +7,16 @@ waiting mends (a token, a url, a store on a path that cannot be opened) is said 
 
 import asyncio
 import logging
-from random import uniform
 from typing import Any, Final
 
 from penstock.client.app import Penstock
 from penstock.model.duration import about_ms
 from penstock.model.errors import Overloaded, Unavailable
 from penstock.model.store import Store
+from penstock.stores.again import Again
 
 log: Final = logging.getLogger("penstock.worker")
 
-FIRST_BACKOFF_S: Final = 0.1
-LAST_BACKOFF_S: Final = 5.0
 REMIND_S: Final = 60.0  # how often it is said that there is still nobody
 
 
@@ -34,8 +32,9 @@ async def reached(app: Penstock, told: asyncio.Event, *, alone: bool) -> Store |
 
 async def _reached(app: Penstock, ending: "asyncio.Future[Any]", alone: bool) -> Store | None:
     now = asyncio.get_running_loop().time
-    began, said_at, backoff_s = now(), None, FIRST_BACKOFF_S
+    began, said_at, again = now(), None, Again(now)
     while not ending.done():
+        again.begin()
         opening = asyncio.ensure_future(app.store())
         await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
@@ -54,7 +53,5 @@ async def _reached(app: Penstock, ending: "asyncio.Future[Any]", alone: bool) ->
             since = "" if said_at is None else f" for {about_ms((now() - began) * 1_000)}"
             log.warning("the worker waits for its store%s: %s", since, error)
             said_at = now()
-        # Many workers wait for one server: each comes at a time of its own.
-        await asyncio.wait([ending], timeout=backoff_s * uniform(0.5, 1.0))  # noqa: S311
-        backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
+        await asyncio.wait([ending], timeout=again.pause_s())
     return None

@@ -17,6 +17,7 @@ from penstock.model.job import LogLine
 from penstock.model.store import Store
 from penstock.worker.held import Held, Work
 from penstock.worker.owned import Owned
+from penstock.worker.refusals import REFUSED, Refusals
 
 log: Final = logging.getLogger("penstock.worker")
 
@@ -70,6 +71,7 @@ class Reports:
         self._heard: deque[tuple[Work, int, Report]] = deque()
         self._called = False  # whether the home thread has been told to listen
         self._words: dict[int, _Words] = {}  # by job
+        self._refusals = Refusals("what jobs say is not heard")
 
     def say(self, work: Work) -> Callable[[int, Report], None]:
         """What the context of this work speaks to."""
@@ -117,5 +119,8 @@ class Reports:
     async def _report(self, job_id: int, work: Work, said: dict[str, Any]) -> None:
         try:
             await self._store.report(self._tenant, work.held.token, job_id, **said)
+            self._refusals.over()
+        except REFUSED as error:
+            self._refusals.say(error)
         except PenstockError as error:
             log.warning("what job %d said was not heard: %s", job_id, error, extra={"job": job_id})

@@ -12,10 +12,9 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
-
-import uvloop
 
 from penstock.client.app import Penstock
 from penstock.client.context import Context, Report
@@ -24,6 +23,7 @@ from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared, gath
 from penstock.client.home import Home
 from penstock.protocol.framing import LARGEST, Frames
 from penstock.worker.loading import load_app
+from penstock.worker.looping import HandlersLoop
 from penstock.worker.pools.wire import Do, Ended, Ready, Said, framed, to_child
 
 
@@ -78,7 +78,7 @@ class Child:
 
     def _awaited(self, call: Any) -> Any:
         if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+            self._runner = asyncio.Runner(loop_factory=partial(HandlersLoop, self._app))
         return self._runner.run(call)
 
 

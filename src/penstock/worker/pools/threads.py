@@ -16,10 +16,9 @@ import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Final
-
-import uvloop
 
 from penstock.client.app import Penstock
 from penstock.client.errors import SoftTimeout
@@ -33,6 +32,7 @@ from penstock.client.execute import (
 )
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
+from penstock.worker.looping import HandlersLoop
 
 SOON_S: Final = 0.001  # after which a handler is looked for again
 
@@ -84,6 +84,7 @@ class ThreadPool:
         home: asyncio.AbstractEventLoop,
         ended: Callable[[list[Work]], None],
     ) -> None:
+        self._app = app
         self._executor = app.executor
         self._contexts = contexts
         self._home = home
@@ -193,7 +194,7 @@ class ThreadPool:
 
     def _run_async(self, seat: _Seat, work: Work, call: Prepared | Batch) -> None:
         if seat.runner is None:
-            seat.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+            seat.runner = asyncio.Runner(loop_factory=partial(HandlersLoop, self._app))
 
         async def run() -> None:
             with seat.lock:
