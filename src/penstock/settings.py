@@ -11,12 +11,23 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta
 
+from penstock.model.allowed import allowed, shown, wrong
 from penstock.model.errors import Invalid
 
 FILE: Final = "penstock.toml"
@@ -188,7 +199,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
     for key in said:
         if key != "tokens":
             raise Invalid(f"{path}: {key!r} is not known here: only [[tokens]] are", key)
-    return _convert(said.get("tokens", []), tuple[Token, ...], "tokens", str(path))
+    return _tokens(said.get("tokens", []), str(path))
 
 
 # -- where values come from ------------------------------------------------------------------------
@@ -197,8 +208,10 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Invalid(f"{path} cannot be read: {error}", "config") from None
+    except OSError as error:
+        raise Invalid(f"{path} cannot be read: {error.strerror}", "config") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Invalid(f"{path} is not TOML: {error}", "config") from None
 
 
 def _of_file(path: Path) -> dict[str, object]:
@@ -246,7 +259,10 @@ def _settings(said: Mapping[str, object], sources: Mapping[str, str]) -> Setting
     for key, value in said.items():
         if key not in known:
             raise _unknown(key, known, sources[key])
-        values[key] = _convert(value, known[key], key, sources[key])
+        if key == "tokens":
+            values[key] = _tokens(value, sources[key])
+        else:
+            values[key] = _convert(value, known[key], key, sources[key])
     limits = {key: values.pop(key) for key in list(values) if "." in key}
     within = {key.removeprefix("limits."): value for key, value in limits.items()}
     return Settings(limits=Limits(**within), **values)
@@ -257,20 +273,48 @@ def _convert(value: object, kind: type[T], key: str, source: str) -> T:
     strict = not (isinstance(value, str) and source.startswith(PREFIX))
     try:
         return msgspec.convert(value, kind, strict=strict)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"{_plain(str(error), kind)} (said by {source})", key) from None
+    except msgspec.ValidationError:
+        raise Invalid(f"{wrong(value, kind)} (said by {source})", key) from None
 
 
-def _plain(error: str, kind: Any) -> str:
-    if "unknown field" in error:
-        field = error.split("`")[1]
-        near = get_close_matches(field, Token.__struct_fields__, 1, cutoff=0.4)
-        return f"there is no {field!r} in a token" + (
-            f"; did you mean {near[0]!r}?" if near else ""
-        )
-    if "enum value" in error:
-        return f"{error}: it is one of {', '.join(get_args(get_args(kind)[0]))}"
-    return error
+def _tokens(said: object, source: str) -> tuple[Token, ...]:
+    try:
+        if not isinstance(said, list):
+            raise Invalid(f"{shown(said)} is not a list: each begins with [[tokens]]")
+        return tuple(_token(each, f"token {n}") for n, each in enumerate(said, 1))
+    except Invalid as error:
+        raise Invalid(f"{error.message} (said by {source})", "tokens") from None
+
+
+def _token(said: object, called: str) -> Token:
+    if not isinstance(said, dict):
+        raise Invalid(f"{called} is {shown(said)}, and not a table: each begins with [[tokens]]")
+    known = get_type_hints(Token, include_extras=True)
+    for name, value in said.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise Invalid(f"{called}: there is no {name!r} in a token{hint}")
+        for each, kind in _single(value, known[name]):
+            try:
+                msgspec.convert(each, kind)
+            except msgspec.ValidationError:
+                # Somebody may have put the token itself where its hash goes.
+                told = f"{HIDDEN} is not {allowed(kind)}" if name == "hash" else wrong(each, kind)
+                raise Invalid(f"{called}: {name}: {told}") from None
+    for field in msgspec.structs.fields(Token):
+        if field.required and field.name not in said:
+            raise Invalid(f"{called} has no {field.name}")
+    return msgspec.convert(said, Token)
+
+
+def _single(value: object, hint: Any) -> Iterator[tuple[object, Any]]:
+    """A value with what it has to be; of a list, each for itself."""
+    kind = get_args(hint)[0]
+    if get_origin(kind) is tuple and isinstance(value, list):
+        yield from ((each, get_args(kind)[0]) for each in value)
+    else:
+        yield value, hint
 
 
 # -- showing ---------------------------------------------------------------------------------------
