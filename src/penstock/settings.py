@@ -8,6 +8,7 @@ The descriptions below are what `--print-config` and the documentation show.
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,18 +23,17 @@ from typing import (
     get_origin,
     get_type_hints,
 )
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta
 
 from penstock.model.allowed import allowed, shown, wrong
 from penstock.model.errors import Invalid
+from penstock.model.urls import HIDDEN, without_password
 
 FILE: Final = "penstock.toml"
 PREFIX: Final = "PENSTOCK_"
 DEFAULT: Final = "default"
-HIDDEN: Final = "***"
 
 # Variables of that prefix that are said to others: to clients, and where our own file lies.
 ELSEWHERE: Final = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_TOKEN", "PENSTOCK_LONG"})
@@ -144,6 +144,17 @@ class Loaded(msgspec.Struct, frozen=True):
     settings: Settings
     sources: dict[str, str]  # by dotted key: who said so; what is not in it is a default
     path: Path | None = None  # of the file that was read
+
+    @contextmanager
+    def saying_who(self) -> Iterator[None]:
+        """What is wrong with the store's url is told with who said it."""
+        try:
+            yield
+        except Invalid as error:
+            if error.field != "url":
+                raise
+            source = self.sources.get("url", DEFAULT)
+            raise Invalid(f"{error.message} (said by {source})", "url") from error
 
 
 def keys(kind: type[msgspec.Struct] = Settings, above: str = "") -> dict[str, Any]:
@@ -347,16 +358,6 @@ def show(loaded: Loaded) -> str:
                 lines.append(f"{name} = {toml(value)}")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
-
-
-def without_password(url: str) -> str:
-    """A store's url as it may be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, place = parts.netloc.rpartition("@")
-    shown = f"{user.partition(':')[0]}:{HIDDEN}@{place}"
-    return urlunsplit(parts._replace(netloc=shown))
 
 
 def description(hint: Any) -> str:

@@ -66,8 +66,23 @@ def test_a_store_that_cannot_be_used_is_one_sentence(place: Path, url: str, told
 def test_a_url_with_settings_that_are_wrong_is_refused_before_anything_is_made(place: Path) -> None:
     cli = Cli("--url", "sqlite:///x.db?mode=odd")
     cli("push", "q", code=WRONG)
-    assert cli.told.startswith("url: the url's settings are wrong")
+    assert cli.told == "url: mode: 'odd' is not one of rw, ro (said by --url)\n"
     assert list(place.iterdir()) == []
+
+
+def test_a_url_that_is_wrong_is_told_with_who_said_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = Cli()
+    (place / "penstock.toml").write_text('url = "jobs.db"\n')
+    told = "url: 'jobs.db' is no url; if it is a path, sqlite:///jobs.db is (said by {})\n"
+    for words in ("stats", "push q", "serve"):
+        cli(*words.split(), code=WRONG)
+        assert cli.told == told.format("penstock.toml")
+    monkeypatch.setenv("PENSTOCK_URL", "jobs.db")
+    for words in ("stats", "push q", "serve"):
+        cli(*words.split(), code=WRONG)
+        assert cli.told == told.format("PENSTOCK_URL")
 
 
 def test_settings_that_are_wrong_are_named(place: Path) -> None:

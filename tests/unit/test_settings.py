@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import settings
 from penstock.model.errors import Invalid
-from penstock.settings import HIDDEN, Limits, Settings, description, keys, load, read_tokens, show
+from penstock.model.urls import HIDDEN, without_password
+from penstock.settings import Limits, Settings, description, keys, load, read_tokens, show
 
 HASH = "sha256:" + "0" * 64
 
@@ -291,4 +291,4 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:
-    assert settings.without_password("sqlite:///a%20b.db?mode=ro") == "sqlite:///a%20b.db?mode=ro"
+    assert without_password("sqlite:///a%20b.db?mode=ro") == "sqlite:///a%20b.db?mode=ro"

@@ -135,9 +135,11 @@ def run(
     """
 
     async def whole() -> int | None:
-        url = load(environ=os.environ, flags={"url": place.url}).settings.url
-        _check_place(url, creates, in_memory)
-        store = await open_store(url, token=os.environ.get("PENSTOCK_TOKEN") or None)
+        loaded = load(environ=os.environ, flags={"url": place.url})
+        url = loaded.settings.url
+        with loaded.saying_who():
+            _check_place(url, creates, in_memory)
+            store = await open_store(url, token=os.environ.get("PENSTOCK_TOKEN") or None)
         try:
             owner = store.tenant if isinstance(store, RemoteStore) else None
             tenant = place.tenant or owner or DEFAULT_TENANT
