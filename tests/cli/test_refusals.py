@@ -209,6 +209,39 @@ def test_a_store_that_is_not_there_is_not_made(place: Path, line: str) -> None:
     assert os.listdir(place) == []  # noqa: PTH208
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "rocksdb"])
+@pytest.mark.parametrize("line", ["queues ls", "stats", "tail", "doctor", "backup"])
+def test_where_there_is_no_store_nothing_is_left_behind(
+    place: Path, line: str, scheme: str
+) -> None:
+    (place / "empty").touch() if scheme == "sqlite" else (place / "empty").mkdir()
+    (place / "file").touch()
+    for name in ("empty", "nowhere", "nowhere/at/all", "file/below"):
+        url = f"{scheme}:///{name}"
+        command = {"doctor": ["doctor", url], "backup": ["backup", url, "copies"]}
+        cli = Cli()
+        code = NOT_SO if line in command else WRONG
+        cli(*command.get(line, [*line.split(), "--url", url]), code=code)
+        assert f"there is no store at {place}/{name}: name" in cli.told
+        assert cli.told.count("\n") == 1
+        assert sorted(os.listdir(place)) == ["empty", "file"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("line", ["queues ls", "push q", "serve --port 0 --http-port 0"])
+def test_a_store_that_cannot_be_opened_is_told_once(
+    place: Path, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (place / "file").write_text("not what was hoped for")
+    cli = Cli("--url", "sqlite:///file")
+    assert cli(*line.split(), code=WRONG) == ""
+    assert cli.told == (
+        f"the store cannot be opened: {place}/file is no SQLite file: it is something else,"
+        " or a damaged store; name another, or restore a backup\n"
+    )
+    assert not caplog.records
+    assert os.listdir(place) == ["file"]  # noqa: PTH208
+
+
 @pytest.mark.parametrize("line", [line for line in OPEN if line not in (*MAKE, "tail")])
 def test_an_empty_store_is_no_mistake_of_ours(cli: Cli, line: str) -> None:
     cli("push", "other", "1")

@@ -11,14 +11,16 @@ from penstock.open import JOURNALS, journal_at
 from penstock.stores import backup as backups
 from penstock.stores.journal.base import JournalError
 from penstock.stores.journal.ownership import Ownership
+from penstock.stores.journal.there import check_kind, is_there
 
 
 def backup(url: str, directory: Path, keep: int) -> int:
     try:
         journal, path = journal_at(url)
-        if not path.exists():
-            print(f"there is no store at {path}", file=sys.stderr)
+        if not is_there(journal.scheme, path):
+            print(f"there is no store at {path}: name the url of one", file=sys.stderr)
             return 1
+        check_kind(journal.scheme, path)
         # SQLite lets another process read beside the owner. RocksDB does not: own it meanwhile.
         ownership = None if journal.scheme == "sqlite" else Ownership(path)
         if ownership is not None:

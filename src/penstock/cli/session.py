@@ -44,6 +44,7 @@ from penstock.model.store import QueueInfo, Store
 from penstock.open import IS_IT_RUNNING, JOURNALS, journal_at, open_store
 from penstock.settings import load
 from penstock.stores.journal.base import JournalError
+from penstock.stores.journal.there import is_there
 from penstock.stores.remote import RemoteStore
 
 DONE: Final = 0
@@ -166,11 +167,13 @@ def _check_place(url: str, creates: bool, in_memory: bool) -> None:
     scheme = url.partition(":")[0]
     if scheme == "memory" and not in_memory:
         raise Invalid("memory:// ends with this command: name a store with --url or PENSTOCK_URL")
-    if scheme in JOURNALS and not creates and not (path := journal_at(url)[1]).exists():
-        raise Invalid(
-            f"there is no store at {path}: name one with --url or PENSTOCK_URL;"
-            " penstock push and penstock serve make one"
-        )
+    if scheme in JOURNALS and not creates:
+        journal, path = journal_at(url)
+        if not is_there(journal.scheme, path):
+            raise Invalid(
+                f"there is no store at {path}: name one with --url or PENSTOCK_URL;"
+                " penstock push and penstock serve make one"
+            )
 
 
 def _sentence(error: PenstockError, words: Mapping[str, str]) -> str:
