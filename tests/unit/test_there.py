@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.backup import backup
+from penstock.cli.doctor import doctor
 from penstock.model.errors import NotFound, Unavailable
 from penstock.model.job import JobSpec
 from penstock.open import JOURNALS, open_store
@@ -191,21 +193,27 @@ def readable(path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_store_that_may_be_read_but_not_written_beside_says_what_to_do(
-    scheme: str, open_place: Path
+    scheme: str, open_place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = open_place / "store"
     filled(f"{scheme}:///{path}")
     readable(path)
     if scheme == "rocksdb":
         path.chmod(0o555)
+    where = open_place if scheme == "sqlite" else path
+    why = (
+        f"{path} cannot be read by who may not write to {where}, where its database keeps files of"
+        " its own; read a copy: penstock backup by who may, and penstock restore elsewhere"
+    )
     with without_rights(open_place):
         told = refused(f"{scheme}:///{path}?mode=ro")
-    where = open_place if scheme == "sqlite" else path
-    assert told == (
-        f"the store cannot be opened: {path} cannot be read by who may not write to {where}, where"
-        " its database keeps files of its own; read a copy: penstock backup by who may, and"
-        " penstock restore elsewhere"
-    )
+        assert doctor(f"{scheme}:///{path}", lake=None, check=False, as_json=False) == 1
+        shown = capsys.readouterr().err
+        assert backup(f"{scheme}:///{path}", Path(tempfile.gettempdir()), 0) == 1
+        if scheme == "sqlite":  # a copy of the other has to own it
+            assert capsys.readouterr().err == f"{why}\n"
+    assert told == f"the store cannot be opened: {why}"
+    assert shown == f"PROBLEM: {why}\n"
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
