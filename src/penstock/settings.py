@@ -206,7 +206,7 @@ def load(
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
     """The [[tokens]] of a file that has nothing else."""
-    said = _read(path)
+    said = _read(path, "tokens_file")
     for key in said:
         if key != "tokens":
             raise Invalid(f"{path}: {key!r} is not known here: only [[tokens]] are", key)
@@ -216,13 +216,13 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 # -- where values come from ------------------------------------------------------------------------
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, key: str = "config") -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error.strerror}", "config") from None
+        raise Invalid(f"{path} cannot be read: {error.strerror}", key) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Invalid(f"{path} is not TOML: {error}", "config") from None
+        raise Invalid(f"{path} is not TOML: {error}", key) from None
 
 
 def _of_file(path: Path) -> dict[str, object]:

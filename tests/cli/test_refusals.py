@@ -1,10 +1,8 @@
 """Whatever a command cannot do is one clear sentence, in the caller's words, and an exit code."""
 
-import logging
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +27,8 @@ CASES: list[tuple[str, int, str]] = [
     ("serve --port 99999", WRONG, "^port: .*65535"),
     ("serve --url gopher://x", WRONG, "^url: 'gopher://x' is no store that this release knows"),
     ("serve --config nowhere.toml", WRONG, "nowhere.toml"),
+    ("serve --tokens-file nowhere", WRONG, "^tokens_file: nowhere cannot be read: No such file"),
+    ("serve --events file", WRONG, "^events: the events cannot be kept in .*/file: File exists$"),
     ("worker nowhere:app", WRONG, "^there is no module 'nowhere'"),
     ("worker nowhere", WRONG, "^'nowhere' is not MODULE:APP"),
     ("worker x:y --lease soon", WRONG, "^lease: 'soon' is not a duration"),
@@ -115,12 +115,16 @@ CASES: list[tuple[str, int, str]] = [
     ("cron next ghost", NOT_SO, "^'ghost' is neither a cron expression"),
     ("workers ls", NOT_SO, "^nobody holds a job"),
     ("stats --tenant 'a b'", WRONG, "^--tenant: 'a b' is not"),
+    ("stats --tenant ''", WRONG, "^--tenant: '' is not"),
     ("tail -q 'a b'", WRONG, "^--queue: 'a b' is not"),
     ("tail --kind odd", WRONG, "'odd' is not one of"),
     ("bench --batch 0", WRONG, USAGE),
     ("bench --queue q", WRONG, "q"),
     ("pipeline run --events nowhere --lake lake", WRONG, "^there is no directory nowhere"),
+    ("pipeline run --events . --lake file", WRONG, "^no tables can be made in file: "),
     ("pipeline report", WRONG, "Missing option '--lake'"),
+    ("pipeline report --lake nowhere", WRONG, "^there is no directory nowhere: penstock pipeline"),
+    ("pipeline compact --lake nowhere", WRONG, "^there is no directory nowhere: penstock pipeline"),
     ("pipeline compact", WRONG, "Missing option '--lake'"),
     ("doctor gopher://x", NOT_SO, "^PROBLEM: url: 'gopher://x' is no store"),
     ("backup sqlite:///nowhere.db copies", NOT_SO, "^there is no store at .*nowhere.db"),
@@ -146,16 +150,6 @@ OPEN = [
     *("workers ls", "stats", "tail", "bench"),
 ]
 MAKE = ("push q", "cron put x q --every 1m", "bench")  # a store where there is none
-
-
-@pytest.fixture
-def own_log() -> Iterator[None]:
-    """Commands that go on have the log of their process written to a stream that ends with them."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def _command(line: str) -> str:
@@ -198,6 +192,7 @@ def test_a_server_that_nobody_reaches_is_told(place: Path, line: str) -> None:
     cli = Cli("--url", NOWHERE)
     assert cli(*shlex.split(line), code=WRONG) == ""
     assert "is penstock serve running there?" in cli.told
+    assert "cannot be reached: Connection refused; " in cli.told
     assert cli.told.count("\n") == 1
 
 

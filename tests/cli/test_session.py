@@ -70,6 +70,7 @@ def test_a_url_with_settings_that_are_wrong_is_refused_before_anything_is_made(p
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.usefixtures("own_log")
 def test_a_url_that_is_wrong_is_told_with_who_said_it(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,35 @@ def test_a_file_that_is_no_store_is_one_sentence(place: Path) -> None:
     cli = Cli("--url", "sqlite:///jobs.db")
     cli("stats", code=WRONG)
     assert "jobs.db" in cli.told
+
+
+# -- where answers go -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["stats", "doctor", "serve --print-config", "--version"])
+def test_an_answer_that_nobody_reads_to_the_end_is_no_error(place: Path, words: str) -> None:
+    Cli("--url", "sqlite:///penstock.db")("push", "q")
+    read, write = os.pipe()
+    os.close(read)
+    with process(words.split(), cwd=place, stdout=write, stderr=subprocess.PIPE) as command:
+        os.close(write)
+        _, told = command.communicate(timeout=60)
+    assert (told, command.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    "words", ["stats", "doctor", "serve --print-config", "--version", "--help"]
+)
+def test_an_answer_that_cannot_be_written_is_one_sentence(place: Path, words: str) -> None:
+    Cli("--url", "sqlite:///penstock.db")("push", "q")
+    (place / "answer").touch()
+    with (
+        (place / "answer").open("rb") as only_read,
+        process(words.split(), cwd=place, stdout=only_read, stderr=subprocess.PIPE) as command,
+    ):
+        _, told = command.communicate(timeout=60)
+    assert told == "the answer cannot be written: Bad file descriptor\n"
+    assert command.returncode == WRONG
 
 
 # -- a terminal ------------------------------------------------------------------------------------

@@ -159,6 +159,17 @@ def test_a_lock_file_that_goes_away_is_locked_by_nobody(tmp_path: Path) -> None:
     second.leave()
 
 
+def test_a_name_that_no_file_can_have_is_no_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/{'x' * 300}"
+    assert "there is no store at" in refused(f"{url}?mode=ro", NotFound)
+    assert refused(url).endswith("cannot be owned: File name too long")
+
+
+def test_a_directory_that_takes_no_files_is_there_all_the_same() -> None:
+    told = refused("sqlite:////proc/jobs.db")
+    assert told == "url: /proc/jobs.db cannot be owned: no file can be made in /proc"
+
+
 # -- no right --------------------------------------------------------------------------------------
 
 

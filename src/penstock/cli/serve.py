@@ -30,9 +30,13 @@ def serve(
     could not begin."""
     try:
         loaded = load(file=config, environ=os.environ, flags=flags)
-        if print_config:
-            print(show(loaded), end="")
-            return 0
+    except PenstockError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if print_config:
+        print(show(loaded), end="")
+        return 0
+    try:
         logs.configure(loaded.settings.log_format, loaded.settings.log_level)
         with loaded.saying_who(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(loaded.settings, as_json))

@@ -143,7 +143,7 @@ def run(
             store = await open_store(url, token=os.environ.get("PENSTOCK_TOKEN") or None)
         try:
             owner = store.tenant if isinstance(store, RemoteStore) else None
-            tenant = place.tenant or owner or DEFAULT_TENANT
+            tenant = place.tenant if place.tenant is not None else owner or DEFAULT_TENANT
             return await work(Session(store, url, tenant, place.as_json))
         finally:
             await store.close()
@@ -153,10 +153,7 @@ def run(
     except PenstockError as error:
         note(_sentence(error, words))
         return NOT_SO if isinstance(error, NotFound | LeaseLost | Conflict | Deadline) else WRONG
-    except (JournalError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # whoever read us has had enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return DONE
+    except JournalError as error:
         note(str(error))
         return WRONG
     except KeyboardInterrupt:

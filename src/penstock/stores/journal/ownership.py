@@ -34,10 +34,10 @@ def owner_of(path: Path) -> int | None:
     """The process that owns a path now, if one does; 0 if we cannot know which."""
     try:
         handle = os.open(_lock(path), os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except PermissionError:
         return 0
+    except OSError:  # it is not there, and cannot be
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -51,7 +51,7 @@ def witnessed(path: Path) -> tuple[str, int]:
     """The store of which a position was witnessed last, and that position; ("", 0) if none was."""
     try:
         said = _lock(path).read_bytes()[_WITNESS_AT:].split()
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError:
         return "", 0
     if len(said) != 2 or not said[1].isdigit():
         return "", 0

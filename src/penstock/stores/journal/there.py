@@ -27,10 +27,10 @@ def is_there(scheme: str, path: Path) -> bool:
         if scheme == "rocksdb" and path.is_dir():
             return any(path.iterdir())
         return path.stat().st_size > 0 or _beside(path, "-wal").exists()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
     except PermissionError:  # let whoever opens it say so
         return True
+    except OSError:
+        return False
 
 
 def check_kind(scheme: str, path: Path) -> None:
@@ -108,6 +108,8 @@ def why_not_made(path: Path, error: OSError) -> str:
     """Why a file cannot be made or written there, and what to do."""
     above = path.parent
     if error.errno == errno.ENOENT:
+        if above.is_dir():
+            return f"no file can be made in {above}"
         return f"there is no directory {above}; make it first"
     if error.errno == errno.ENOTDIR:
         return f"{above} is no directory"
