@@ -40,7 +40,7 @@ to complete commands and options, `--show-completion` prints what that would ins
 **Which store.** `--url`, else `PENSTOCK_URL`, else the `url` of `penstock.toml`, else
 `sqlite:///penstock.db`. A server wants to know who you are: `PENSTOCK_TOKEN`, or
 `penstock://:TOKEN@host`. A store on a disk may be in use by others meanwhile. Only `push`,
-`cron put`, `bench` and `serve` make a store where there is none.
+`cron put`, `bench` and `serve` make a store where there is none; others leave nothing behind there.
 
 **Whose jobs.** `--tenant`, else the token's tenant, else `default`.
 
@@ -61,7 +61,7 @@ Documents that HTTP does not have:
 |---|---|
 | 0 | done |
 | 1 | the store has answered, and it is not what was hoped for: nothing found, nothing to claim, jobs or a lease lost, a state that forbids it; of `doctor`, `backup`, `restore` and `verify`: something is wrong |
-| 2 | wrong usage, or the store did not do it: not reachable, not allowed, full, bad values |
+| 2 | wrong usage, or the store did not do it: not reachable, not allowed, full, bad values; or the answer could not be written (a reader who has had enough, like `head`, is no error) |
 | 130 | interrupted; `tail` and `serve` end that way with 0 |
 
 What cannot be undone (`queues drain`, `queues purge`, `dead purge`) asks on a terminal, and needs

@@ -7,9 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
-
-import msgspec
 
 from penstock.events.log import EventLog, event_log
 from penstock.model.errors import Invalid, Unavailable
@@ -18,7 +15,7 @@ from penstock.model.policy import DEFAULT_CAPS, Caps
 from penstock.model.store import Store
 from penstock.stores.clock import Clock, SystemClock
 from penstock.stores.finishing import in_a_thread
-from penstock.stores.journal.settings import Settings
+from penstock.stores.urls import ON_A_DISK, path_of, settings_of, shown, split
 
 if TYPE_CHECKING:
     from penstock.stores.embedded import EmbeddedStore
@@ -54,12 +51,10 @@ async def open_store(
     `seed` fixes the jitter of backoffs (tests); None draws one for a new store. Several processes
     may open one path: the first owns it and serves the others, unless it is not to `share` it.
     """
-    parts = urlsplit(url)
+    parts = split(url)
     if isinstance(events, str | Path):
         events = EventLog(events)
     if parts.scheme == "memory":
-        if url != "memory://":
-            raise Invalid(f"{url!r} names more than memory:// does", "url")
         from penstock.stores.embedded import EmbeddedStore
 
         if isinstance(events, EventLog):
@@ -79,8 +74,9 @@ async def open_store(
         except Unavailable as error:
             raise Unavailable(f"{error.message}; {IS_IT_RUNNING}") from error
         return store
-    path, settings = _path(url, parts), _settings(parts.query)
-    _journal(url, parts.scheme, path)  # or say what is wrong with the url
+    path, settings = path_of(url, parts), settings_of(parts.query)
+    journal = JOURNALS[parts.scheme]
+    journal(path)  # or say what it needs
     if settings.events:
         if events is not None:
             raise Invalid("the url has an event log already", "events")
@@ -97,7 +93,7 @@ async def open_store(
         from penstock.stores.embedded import EmbeddedStore
 
         engine = await open_durable(
-            _journal(url, parts.scheme, path),
+            journal(path),
             path,
             settings,
             clock=clock or SystemClock(),
@@ -119,11 +115,20 @@ async def open_store(
 
 def journal_at(url: str) -> "tuple[Journal, Path]":
     """The journal of a durable store, not open, and where it lies."""
-    parts = urlsplit(url)
+    parts = split(url)
     if parts.scheme == "memory":
-        raise Invalid("a store in memory lies nowhere", "url")
-    path = _path(url, parts)
-    return _journal(url, parts.scheme, path), path
+        raise Invalid(
+            f"a store in memory lies nowhere; this needs one on a disk: {ON_A_DISK}", "url"
+        )
+    if parts.scheme not in JOURNALS:
+        raise Invalid(
+            f"{shown(url)} is a server; this needs the store itself, on the server's machine:"
+            f" {ON_A_DISK}",
+            "url",
+        )
+    path = path_of(url, parts)
+    settings_of(parts.query)  # or say what is wrong with them
+    return JOURNALS[parts.scheme](path), path
 
 
 def _sqlite(path: Path) -> "Journal":
@@ -145,36 +150,3 @@ def _rocksdb(path: Path) -> "Journal":
 
 
 JOURNALS: Final[dict[str, Callable[[Path], "Journal"]]] = {"sqlite": _sqlite, "rocksdb": _rocksdb}
-
-
-def _journal(url: str, scheme: str, path: Path) -> "Journal":
-    make = JOURNALS.get(scheme)
-    if make is not None:
-        return make(path)
-    raise Invalid(
-        f"{url!r} is no store that this release knows; memory://, sqlite:///path,"
-        " rocksdb:///path and penstock://host are",
-        "url",
-    )
-
-
-def _path(url: str, parts: SplitResult) -> Path:
-    """Three slashes for a path from here, four for one from the root.
-
-    Resolved at once: whatever the working directory will be, and under whichever name somebody
-    else opens it, there is one lock and one socket.
-    """
-    path = unquote(parts.path)
-    if parts.scheme not in JOURNALS:
-        return Path()
-    if parts.netloc or parts.fragment or len(path) < 2 or path.endswith("/"):
-        raise Invalid(f"{url!r} names no path: {parts.scheme}:///jobs", "url")
-    return Path(path[1:]).resolve()
-
-
-def _settings(query: str) -> Settings:
-    try:
-        said = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-        return msgspec.convert(said, Settings, strict=False)
-    except (ValueError, msgspec.ValidationError) as error:
-        raise Invalid(f"the url's settings are wrong: {error}", "url") from None

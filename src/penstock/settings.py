@@ -8,21 +8,32 @@ The descriptions below are what `--print-config` and the documentation show.
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_type_hints
-from urllib.parse import urlsplit, urlunsplit
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
 
+from penstock.model.allowed import allowed, shown, wrong
 from penstock.model.errors import Invalid
+from penstock.model.urls import HIDDEN, without_password
 
 FILE: Final = "penstock.toml"
 PREFIX: Final = "PENSTOCK_"
 DEFAULT: Final = "default"
-HIDDEN: Final = "***"
 
 # Variables of that prefix that are said to others: to clients, and where our own file lies.
 ELSEWHERE: Final = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_TOKEN", "PENSTOCK_LONG"})
@@ -134,6 +145,17 @@ class Loaded(msgspec.Struct, frozen=True):
     sources: dict[str, str]  # by dotted key: who said so; what is not in it is a default
     path: Path | None = None  # of the file that was read
 
+    @contextmanager
+    def saying_who(self) -> Iterator[None]:
+        """What is wrong with the store's url is told with who said it."""
+        try:
+            yield
+        except Invalid as error:
+            if error.field != "url":
+                raise
+            source = self.sources.get("url", DEFAULT)
+            raise Invalid(f"{error.message} (said by {source})", "url") from error
+
 
 def keys(kind: type[msgspec.Struct] = Settings, above: str = "") -> dict[str, Any]:
     """Every setting by its dotted key, with its annotated type."""
@@ -184,21 +206,23 @@ def load(
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
     """The [[tokens]] of a file that has nothing else."""
-    said = _read(path)
+    said = _read(path, "tokens_file")
     for key in said:
         if key != "tokens":
             raise Invalid(f"{path}: {key!r} is not known here: only [[tokens]] are", key)
-    return _convert(said.get("tokens", []), tuple[Token, ...], "tokens", str(path))
+    return _tokens(said.get("tokens", []), str(path))
 
 
 # -- where values come from ------------------------------------------------------------------------
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, key: str = "config") -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Invalid(f"{path} cannot be read: {error}", "config") from None
+    except OSError as error:
+        raise Invalid(f"{path} cannot be read: {error.strerror}", key) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Invalid(f"{path} is not TOML: {error}", key) from None
 
 
 def _of_file(path: Path) -> dict[str, object]:
@@ -246,7 +270,10 @@ def _settings(said: Mapping[str, object], sources: Mapping[str, str]) -> Setting
     for key, value in said.items():
         if key not in known:
             raise _unknown(key, known, sources[key])
-        values[key] = _convert(value, known[key], key, sources[key])
+        if key == "tokens":
+            values[key] = _tokens(value, sources[key])
+        else:
+            values[key] = _convert(value, known[key], key, sources[key])
     limits = {key: values.pop(key) for key in list(values) if "." in key}
     within = {key.removeprefix("limits."): value for key, value in limits.items()}
     return Settings(limits=Limits(**within), **values)
@@ -257,20 +284,48 @@ def _convert(value: object, kind: type[T], key: str, source: str) -> T:
     strict = not (isinstance(value, str) and source.startswith(PREFIX))
     try:
         return msgspec.convert(value, kind, strict=strict)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"{_plain(str(error), kind)} (said by {source})", key) from None
+    except msgspec.ValidationError:
+        raise Invalid(f"{wrong(value, kind)} (said by {source})", key) from None
 
 
-def _plain(error: str, kind: Any) -> str:
-    if "unknown field" in error:
-        field = error.split("`")[1]
-        near = get_close_matches(field, Token.__struct_fields__, 1, cutoff=0.4)
-        return f"there is no {field!r} in a token" + (
-            f"; did you mean {near[0]!r}?" if near else ""
-        )
-    if "enum value" in error:
-        return f"{error}: it is one of {', '.join(get_args(get_args(kind)[0]))}"
-    return error
+def _tokens(said: object, source: str) -> tuple[Token, ...]:
+    try:
+        if not isinstance(said, list):
+            raise Invalid(f"{shown(said)} is not a list: each begins with [[tokens]]")
+        return tuple(_token(each, f"token {n}") for n, each in enumerate(said, 1))
+    except Invalid as error:
+        raise Invalid(f"{error.message} (said by {source})", "tokens") from None
+
+
+def _token(said: object, called: str) -> Token:
+    if not isinstance(said, dict):
+        raise Invalid(f"{called} is {shown(said)}, and not a table: each begins with [[tokens]]")
+    known = get_type_hints(Token, include_extras=True)
+    for name, value in said.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise Invalid(f"{called}: there is no {name!r} in a token{hint}")
+        for each, kind in _single(value, known[name]):
+            try:
+                msgspec.convert(each, kind)
+            except msgspec.ValidationError:
+                # Somebody may have put the token itself where its hash goes.
+                told = f"{HIDDEN} is not {allowed(kind)}" if name == "hash" else wrong(each, kind)
+                raise Invalid(f"{called}: {name}: {told}") from None
+    for field in msgspec.structs.fields(Token):
+        if field.required and field.name not in said:
+            raise Invalid(f"{called} has no {field.name}")
+    return msgspec.convert(said, Token)
+
+
+def _single(value: object, hint: Any) -> Iterator[tuple[object, Any]]:
+    """A value with what it has to be; of a list, each for itself."""
+    kind = get_args(hint)[0]
+    if get_origin(kind) is tuple and isinstance(value, list):
+        yield from ((each, get_args(kind)[0]) for each in value)
+    else:
+        yield value, hint
 
 
 # -- showing ---------------------------------------------------------------------------------------
@@ -303,16 +358,6 @@ def show(loaded: Loaded) -> str:
                 lines.append(f"{name} = {toml(value)}")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
-
-
-def without_password(url: str) -> str:
-    """A store's url as it may be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, place = parts.netloc.rpartition("@")
-    shown = f"{user.partition(':')[0]}:{HIDDEN}@{place}"
-    return urlunsplit(parts._replace(netloc=shown))
 
 
 def description(hint: Any) -> str:

@@ -1,10 +1,8 @@
 """Whatever a command cannot do is one clear sentence, in the caller's words, and an exit code."""
 
-import logging
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +27,8 @@ CASES: list[tuple[str, int, str]] = [
     ("serve --port 99999", WRONG, "^port: .*65535"),
     ("serve --url gopher://x", WRONG, "^url: 'gopher://x' is no store that this release knows"),
     ("serve --config nowhere.toml", WRONG, "nowhere.toml"),
+    ("serve --tokens-file nowhere", WRONG, "^tokens_file: nowhere cannot be read: No such file"),
+    ("serve --events file", WRONG, "^events: the events cannot be kept in .*/file: File exists$"),
     ("worker nowhere:app", WRONG, "^there is no module 'nowhere'"),
     ("worker nowhere", WRONG, "^'nowhere' is not MODULE:APP"),
     ("worker x:y --lease soon", WRONG, "^lease: 'soon' is not a duration"),
@@ -115,12 +115,16 @@ CASES: list[tuple[str, int, str]] = [
     ("cron next ghost", NOT_SO, "^'ghost' is neither a cron expression"),
     ("workers ls", NOT_SO, "^nobody holds a job"),
     ("stats --tenant 'a b'", WRONG, "^--tenant: 'a b' is not"),
+    ("stats --tenant ''", WRONG, "^--tenant: '' is not"),
     ("tail -q 'a b'", WRONG, "^--queue: 'a b' is not"),
     ("tail --kind odd", WRONG, "'odd' is not one of"),
     ("bench --batch 0", WRONG, USAGE),
     ("bench --queue q", WRONG, "q"),
     ("pipeline run --events nowhere --lake lake", WRONG, "^there is no directory nowhere"),
+    ("pipeline run --events . --lake file", WRONG, "^no tables can be made in file: "),
     ("pipeline report", WRONG, "Missing option '--lake'"),
+    ("pipeline report --lake nowhere", WRONG, "^there is no directory nowhere: penstock pipeline"),
+    ("pipeline compact --lake nowhere", WRONG, "^there is no directory nowhere: penstock pipeline"),
     ("pipeline compact", WRONG, "Missing option '--lake'"),
     ("doctor gopher://x", NOT_SO, "^PROBLEM: url: 'gopher://x' is no store"),
     ("backup sqlite:///nowhere.db copies", NOT_SO, "^there is no store at .*nowhere.db"),
@@ -146,16 +150,6 @@ OPEN = [
     *("workers ls", "stats", "tail", "bench"),
 ]
 MAKE = ("push q", "cron put x q --every 1m", "bench")  # a store where there is none
-
-
-@pytest.fixture
-def own_log() -> Iterator[None]:
-    """Commands that go on have the log of their process written to a stream that ends with them."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def _command(line: str) -> str:
@@ -198,6 +192,7 @@ def test_a_server_that_nobody_reaches_is_told(place: Path, line: str) -> None:
     cli = Cli("--url", NOWHERE)
     assert cli(*shlex.split(line), code=WRONG) == ""
     assert "is penstock serve running there?" in cli.told
+    assert "cannot be reached: Connection refused; " in cli.told
     assert cli.told.count("\n") == 1
 
 
@@ -207,6 +202,39 @@ def test_a_store_that_is_not_there_is_not_made(place: Path, line: str) -> None:
     assert cli(*shlex.split(line), code=WRONG) == ""
     assert cli.told.startswith("there is no store at")
     assert os.listdir(place) == []  # noqa: PTH208
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "rocksdb"])
+@pytest.mark.parametrize("line", ["queues ls", "stats", "tail", "doctor", "backup"])
+def test_where_there_is_no_store_nothing_is_left_behind(
+    place: Path, line: str, scheme: str
+) -> None:
+    (place / "empty").touch() if scheme == "sqlite" else (place / "empty").mkdir()
+    (place / "file").touch()
+    for name in ("empty", "nowhere", "nowhere/at/all", "file/below"):
+        url = f"{scheme}:///{name}"
+        command = {"doctor": ["doctor", url], "backup": ["backup", url, "copies"]}
+        cli = Cli()
+        code = NOT_SO if line in command else WRONG
+        cli(*command.get(line, [*line.split(), "--url", url]), code=code)
+        assert f"there is no store at {place}/{name}: name" in cli.told
+        assert cli.told.count("\n") == 1
+        assert sorted(os.listdir(place)) == ["empty", "file"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("line", ["queues ls", "push q", "serve --port 0 --http-port 0"])
+def test_a_store_that_cannot_be_opened_is_told_once(
+    place: Path, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (place / "file").write_text("not what was hoped for")
+    cli = Cli("--url", "sqlite:///file")
+    assert cli(*line.split(), code=WRONG) == ""
+    assert cli.told == (
+        f"the store cannot be opened: {place}/file is no SQLite file: it is something else,"
+        " or a damaged store; name another, or restore a backup\n"
+    )
+    assert not caplog.records
+    assert os.listdir(place) == ["file"]  # noqa: PTH208
 
 
 @pytest.mark.parametrize("line", [line for line in OPEN if line not in (*MAKE, "tail")])

@@ -66,8 +66,24 @@ def test_a_store_that_cannot_be_used_is_one_sentence(place: Path, url: str, told
 def test_a_url_with_settings_that_are_wrong_is_refused_before_anything_is_made(place: Path) -> None:
     cli = Cli("--url", "sqlite:///x.db?mode=odd")
     cli("push", "q", code=WRONG)
-    assert cli.told.startswith("url: the url's settings are wrong")
+    assert cli.told == "url: mode: 'odd' is not one of rw, ro (said by --url)\n"
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("own_log")
+def test_a_url_that_is_wrong_is_told_with_who_said_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = Cli()
+    (place / "penstock.toml").write_text('url = "jobs.db"\n')
+    told = "url: 'jobs.db' is no url; if it is a path, sqlite:///jobs.db is (said by {})\n"
+    for words in ("stats", "push q", "serve"):
+        cli(*words.split(), code=WRONG)
+        assert cli.told == told.format("penstock.toml")
+    monkeypatch.setenv("PENSTOCK_URL", "jobs.db")
+    for words in ("stats", "push q", "serve"):
+        cli(*words.split(), code=WRONG)
+        assert cli.told == told.format("PENSTOCK_URL")
 
 
 def test_settings_that_are_wrong_are_named(place: Path) -> None:
@@ -97,6 +113,35 @@ def test_a_file_that_is_no_store_is_one_sentence(place: Path) -> None:
     cli = Cli("--url", "sqlite:///jobs.db")
     cli("stats", code=WRONG)
     assert "jobs.db" in cli.told
+
+
+# -- where answers go -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["stats", "doctor", "serve --print-config", "--version"])
+def test_an_answer_that_nobody_reads_to_the_end_is_no_error(place: Path, words: str) -> None:
+    Cli("--url", "sqlite:///penstock.db")("push", "q")
+    read, write = os.pipe()
+    os.close(read)
+    with process(words.split(), cwd=place, stdout=write, stderr=subprocess.PIPE) as command:
+        os.close(write)
+        _, told = command.communicate(timeout=60)
+    assert (told, command.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    "words", ["stats", "doctor", "serve --print-config", "--version", "--help"]
+)
+def test_an_answer_that_cannot_be_written_is_one_sentence(place: Path, words: str) -> None:
+    Cli("--url", "sqlite:///penstock.db")("push", "q")
+    (place / "answer").touch()
+    with (
+        (place / "answer").open("rb") as only_read,
+        process(words.split(), cwd=place, stdout=only_read, stderr=subprocess.PIPE) as command,
+    ):
+        _, told = command.communicate(timeout=60)
+    assert told == "the answer cannot be written: Bad file descriptor\n"
+    assert command.returncode == WRONG
 
 
 # -- a terminal ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ somebody else, down to the last byte, so that a write itself fails.
 
 import asyncio
 import errno
+import random
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -13,10 +14,14 @@ from typing import Final
 
 import pytest
 
+from penstock.cli import backup as commands
 from penstock.model.errors import StorageFull, Unavailable
 from penstock.model.job import JobSpec, Lease, Run
 from penstock.model.lifecycle import State
+from penstock.open import JOURNALS
 from penstock.stores import keeper
+from penstock.stores.backup import kept as kept_in
+from penstock.stores.backup import verify
 from penstock.stores.embedded import EmbeddedStore
 from tests.faults.stores import each_store, in_both_runs, opened, url_of
 
@@ -227,3 +232,32 @@ def test_when_even_the_ballast_is_gone_the_store_ends(scheme: str, disk: Path) -
             assert (await store.result(T, job_id)).value == value
 
     on(url, after)
+
+
+@each_store
+@pytest.mark.parametrize("left", [0, MB // 2, 4 * MB, 10 * MB])
+def test_a_backup_that_there_is_no_room_for_says_so_and_leaves_nothing(
+    scheme: str, left: int, disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At any step: the first file, the copy, or the archive that is made of the copy."""
+    url = url_of(scheme, tmp_path)
+
+    async def some(store: EmbeddedStore) -> None:
+        for number in range(8):
+            spec = JobSpec(
+                payload=b'"%s"' % random.Random(number).randbytes(MB // 2).hex().encode()
+            )
+            await store.push(T, [Run.of("q", [spec])])
+
+    on(url, some)
+    (disk / "foreign").write_bytes(bytes(DISK - left - 8_192))
+    before = sorted(disk.iterdir())
+    assert commands.backup(url, disk, 0) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"there is no room for the backup in {disk}: ")
+    assert told.count("\n") == 1
+    assert sorted(disk.iterdir()) == before
+    (disk / "foreign").unlink()
+    assert commands.backup(url, disk, 0) == 0
+    (taken,) = kept_in(disk)
+    assert verify(taken, JOURNALS).problems == []

@@ -86,7 +86,9 @@ def test_where_there_is_no_store_the_doctor_says_so(
 ) -> None:
     code, said, _ = run("doctor", f"sqlite:///{tmp_path}/none", "--json")
     assert (code, json.loads(said)["store"]["exists"]) == (1, False)
-    assert json.loads(said)["problems"] == [f"there is no store at {tmp_path}/none"]
+    assert json.loads(said)["problems"] == [
+        f"there is no store at {tmp_path}/none: name the url of one"
+    ]
     monkeypatch.chdir(tmp_path)
     code, said, _ = run("doctor")  # of the machine: the usual store need not be there
     assert (code, "nothing is wrong" in said) == (0, True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import settings
 from penstock.model.errors import Invalid
-from penstock.settings import HIDDEN, Limits, Settings, description, keys, load, read_tokens, show
+from penstock.model.urls import HIDDEN, without_password
+from penstock.settings import Limits, Settings, description, keys, load, read_tokens, show
 
 HASH = "sha256:" + "0" * 64
 
@@ -119,8 +119,128 @@ def test_a_wrong_value_is_refused_with_its_key(
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("flags", "environ", "text", "told"),
+    [
+        (
+            {"port": 70_000},
+            {},
+            "",
+            "port: 70000 is not a whole number from 0 to 65535 (said by --port)",
+        ),
+        (
+            {},
+            {"PENSTOCK_PORT": "many"},
+            "",
+            "port: 'many' is not a whole number from 0 to 65535 (said by PENSTOCK_PORT)",
+        ),
+        (
+            {},
+            {"PENSTOCK_CRON": "maybe"},
+            "",
+            "cron: 'maybe' is not true or false (said by PENSTOCK_CRON)",
+        ),
+        (
+            {},
+            {},
+            "port = 1.5",
+            "port: 1.5 is not a whole number from 0 to 65535 (said by penstock.toml)",
+        ),
+        ({}, {}, "cron = 1", "cron: 1 is not true or false (said by penstock.toml)"),
+        ({}, {}, "url = true", "url: true is not text (said by penstock.toml)"),
+        (
+            {},
+            {},
+            "[limits]\nidle_s = -1",
+            "limits.idle_s: -1 is not a number of at least 0 (said by penstock.toml)",
+        ),
+        (
+            {"events_seal_s": 0},
+            {},
+            "",
+            "events_seal_s: 0 is not a number above 0 (said by --events-seal-s)",
+        ),
+        (
+            {"log_level": "loud"},
+            {},
+            "",
+            "log_level: 'loud' is not one of debug, info, warning, error (said by --log-level)",
+        ),
+        (
+            {},
+            {},
+            "tokens = 3",
+            "tokens: 3 is not a list: each begins with [[tokens]] (said by penstock.toml)",
+        ),
+        (
+            {},
+            {},
+            "[tokens]",
+            "tokens: a table is not a list: each begins with [[tokens]] (said by penstock.toml)",
+        ),
+        (
+            {},
+            {},
+            '[[tokens]]\nname = "a"',
+            "tokens: token 1 has no hash (said by penstock.toml)",
+        ),
+        (
+            {},
+            {},
+            f'[[tokens]]\nname = "a"\nhash = "{HASH}"\n[[tokens]]\nname = ""\nhash = "x"',
+            "tokens: token 2: name: '' is not text of at least 1 character (said by penstock.toml)",
+        ),
+        (
+            {},
+            {},
+            '[[tokens]]\nname = "a"\nhash = ["pst_secret"]',
+            "tokens: token 1: hash: *** is not text (said by penstock.toml)",
+        ),
+        (
+            {},
+            {},
+            f'[[tokens]]\nname = "a"\nhash = "{HASH}"\nscopes = "push"',
+            "tokens: token 1: scopes: 'push' is not a list (said by penstock.toml)",
+        ),
+        (
+            {},
+            {},
+            f'[[tokens]]\nname = "a"\nhash = "{HASH}"\nscopes = ["push", 3]',
+            "tokens: token 1: scopes: 3 is not text (said by penstock.toml)",
+        ),
+        (
+            {},
+            {},
+            f'[[tokens]]\nname = "a"\nhash = "{HASH}"\nexpires_at = 2030-01-01',
+            "tokens: token 1: expires_at: 2030-01-01 is not an instant with its offset, like"
+            " 2030-01-31T08:00:00+01:00 (said by penstock.toml)",
+        ),
+        (
+            {},
+            {},
+            f'[[tokens]]\nname = "a"\nhash = "{HASH}"\nscops = ["push"]',
+            "tokens: token 1: there is no 'scops' in a token; did you mean 'scopes'?"
+            " (said by penstock.toml)",
+        ),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_is_allowed_and_who_said_it(
+    flags: dict[str, object], environ: dict[str, str], text: str, told: str
+) -> None:
+    written(text)
+    with pytest.raises(Invalid) as caught:
+        load(environ=environ, flags=flags)
+    assert str(caught.value) == told
+
+
+def test_a_file_that_cannot_be_read_is_told_without_the_system_s_numbers(tmp_path: Path) -> None:
+    with pytest.raises(Invalid) as caught:
+        load(file=Path("missing.toml"))
+    assert str(caught.value) == "config: missing.toml cannot be read: No such file or directory"
+
+
 def test_a_wrong_word_is_answered_with_the_right_ones() -> None:
-    with pytest.raises(Invalid, match="'xml': it is one of text, json"):
+    with pytest.raises(Invalid, match="'xml' is not one of text, json"):
         load(flags={"log_format": "xml"})
     with pytest.raises(Invalid, match="no 'scope' in a token; did you mean 'scopes'"):
         load(file=written(f'[[tokens]]\nname = "a"\nhash = "{HASH}"\nscope = []'))
@@ -171,4 +291,4 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:
-    assert settings.without_password("sqlite:///a%20b.db?mode=ro") == "sqlite:///a%20b.db?mode=ro"
+    assert without_password("sqlite:///a%20b.db?mode=ro") == "sqlite:///a%20b.db?mode=ro"

@@ -6,19 +6,21 @@ from typing import Annotated
 
 import typer
 
-from penstock.model.errors import Invalid, PenstockError
+from penstock.model.errors import Invalid, PenstockError, Unavailable
 from penstock.open import JOURNALS, journal_at
 from penstock.stores import backup as backups
 from penstock.stores.journal.base import JournalError
 from penstock.stores.journal.ownership import Ownership
+from penstock.stores.journal.there import check_kind, hindrance, is_there
 
 
 def backup(url: str, directory: Path, keep: int) -> int:
     try:
         journal, path = journal_at(url)
-        if not path.exists():
-            print(f"there is no store at {path}", file=sys.stderr)
+        if not is_there(journal.scheme, path):
+            print(f"there is no store at {path}: name the url of one", file=sys.stderr)
             return 1
+        check_kind(journal.scheme, path)
         # SQLite lets another process read beside the owner. RocksDB does not: own it meanwhile.
         ownership = None if journal.scheme == "sqlite" else Ownership(path)
         if ownership is not None:
@@ -27,6 +29,8 @@ def backup(url: str, directory: Path, keep: int) -> int:
         try:
             print(backups.take(journal, directory))
             backups.prune(directory, keep)
+        except Unavailable as error:
+            raise Unavailable(hindrance(journal.scheme, path) or error.message) from error
         finally:
             journal.close()
             if ownership is not None:
@@ -62,11 +66,14 @@ def verify(backup: Path) -> int:
 
 
 def _failed(error: Exception) -> int:
-    # What is not about a value says by itself what it is about.
-    about = isinstance(error, Invalid) and error.field == "url"
-    print(
-        error if about or not isinstance(error, PenstockError) else error.message, file=sys.stderr
-    )
+    told = str(error)
+    if isinstance(error, OSError):
+        told = ": ".join(filter(None, (error.filename, error.strerror)))
+    elif isinstance(error, PenstockError) and not (
+        isinstance(error, Invalid) and error.field == "url"
+    ):
+        told = error.message  # what is not about a value says by itself what it is about
+    print(told, file=sys.stderr)
     return 1
 
 

@@ -18,7 +18,7 @@ from penstock.cli.session import Session, note, register
 from penstock.cli.show import table
 from penstock.model.errors import Invalid
 from penstock.model.job import MAX_BATCH, MAX_PAYLOAD, JobOptions, Run
-from penstock.settings import without_password
+from penstock.model.urls import without_password
 
 _SIZES: Final = (1, 10, 100, 1_000, 10_000)
 _TIME_MS: Final = 1_000

@@ -23,6 +23,7 @@ from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.ownership import owner_of
 from penstock.stores.journal.recovery import recover
 from penstock.stores.journal.space import file_system
+from penstock.stores.journal.there import check_kind, hindrance, is_there
 
 PARTS: Final = ("msgspec", "apsw", "cronsim", "uvloop", "rocksdict", "typer")
 
@@ -37,12 +38,12 @@ def doctor(url: str | None, *, lake: str | None, check: bool, as_json: bool) -> 
     try:
         at = url or USUAL
         journal, path = journal_at(at)
-        report["store"] = store = _where(at, path)
-        if not path.exists():
+        report["store"] = store = _where(at, journal, path)
+        if not store["exists"]:
             if url is not None:
-                problems.append(f"there is no store at {path}")
+                problems.append(f"there is no store at {path}: name the url of one")
         else:
-            store |= _state(journal)
+            store |= _state(journal, path)
             if check:
                 found = inspect(journal_at(at)[0])
                 problems += found.problems
@@ -73,17 +74,18 @@ def _machine() -> dict[str, Any]:
     return found
 
 
-def _where(url: str, path: Path) -> dict[str, Any]:
+def _where(url: str, journal: Journal, path: Path) -> dict[str, Any]:
     return {
         "url": url,
-        "exists": path.exists(),
+        "exists": is_there(journal.scheme, path),
         "file_system": file_system(path.parent),
         "owner": owner_of(path),
     }
 
 
-def _state(journal: Journal) -> dict[str, Any]:
+def _state(journal: Journal, path: Path) -> dict[str, Any]:
     try:
+        check_kind(journal.scheme, path)
         facts = journal.open(read_only=True)
         found = recover(journal, facts, 0, DEFAULT_CAPS, read_only=True)
         kernel = found.kernel
@@ -103,6 +105,8 @@ def _state(journal: Journal) -> dict[str, Any]:
             "chunks": len(kernel.chunks),
             "orphans": len(found.orphans),
         }
+    except JournalError as error:
+        raise JournalError(hindrance(journal.scheme, path) or str(error)) from error
     finally:
         journal.close()
 

@@ -7,13 +7,17 @@ no store. Such a file has an `add` that gives its commands to the app. What a co
 which options it has, stands there and never here.
 """
 
+import os
 import sys
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from penstock import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import typer
 
 
@@ -73,6 +77,14 @@ def build_app() -> "typer.Typer":
             name, found, rest = super().resolve_command(ctx, args)
             return name, load(name) if name in COMMANDS else found, rest
 
+        def make_context(self, *said: Any, **more: Any) -> Any:
+            with _answering():
+                return super().make_context(*said, **more)
+
+        def invoke(self, ctx: Any) -> Any:
+            with _answering():
+                return super().invoke(ctx)
+
     app = typer.Typer(
         name="penstock", cls=Menu, no_args_is_help=True, pretty_exceptions_enable=False
     )
@@ -94,6 +106,28 @@ def build_app() -> "typer.Typer":
         """Penstock, a job queue."""
 
     return app
+
+
+@contextmanager
+def _answering() -> "Iterator[None]":
+    """What cannot be written is told in a sentence; a reader who has had enough is none."""
+    import typer
+
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError:  # not a file: somebody has put it there who has to know
+            raise error from None
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(0) from None
+        told = error.filename or "the answer cannot be written"
+        print(f"{told}: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(2) from None
 
 
 def load(name: str) -> Any:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.spark.lake import Lake
 
 FOLLOW_S: Final = 10.0
+MAKES: Final = "penstock pipeline run makes one"
 
 Root = Annotated[str, typer.Option("--lake", metavar="DIR", help="Where the tables are.")]
 Master = Annotated[str, typer.Option(help="Spark's: local[2], spark://host:7077, yarn …")]
@@ -31,7 +33,8 @@ def run(
     master: Master = "local[2]",
 ) -> None:
     """Bring the tables up to date with the event log. May be stopped and repeated at any time."""
-    _there(events)
+    _there(events, "penstock serve --events DIR writes one")
+    _makeable(lake)
     with _opened(lake, master) as place, _shown() as say:
         from penstock.spark.pipeline import Pipeline
 
@@ -52,6 +55,7 @@ def report(
     master: Master = "local[2]",
 ) -> None:
     """Write a page of plots and tables: one file that needs nothing else."""
+    _there(lake, MAKES)
     with _opened(lake, master) as place:
         from penstock.spark.report import report as page
 
@@ -61,6 +65,7 @@ def report(
 
 def compact(lake: Root, master: Master = "local[2]") -> None:
     """Join the many small files of each day. Not while a run is at work on the same lake."""
+    _there(lake, MAKES)
     with _opened(lake, master) as place, _shown() as say:
         from penstock.spark.pipeline import Pipeline
 
@@ -87,10 +92,19 @@ def _end(sentence: str) -> None:
     raise typer.Exit(2)
 
 
-def _there(events: str) -> None:
+def _there(directory: str, made: str) -> None:
     """A directory of this machine has to be there; what Spark reaches elsewhere is its business."""
-    if "://" not in events and not Path(events).is_dir():
-        _end(f"there is no directory {events}: penstock serve --events DIR writes one")
+    if not urlsplit(directory).scheme and not Path(directory).is_dir():
+        _end(f"there is no directory {directory}: {made}")
+
+
+def _makeable(lake: str) -> None:
+    """The same of one that may be new: Spark would tell of it by the trace of a Java call."""
+    if not urlsplit(lake).scheme:
+        try:
+            Path(lake).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _end(f"no tables can be made in {lake}: {error.strerror}")
 
 
 @contextmanager

@@ -13,9 +13,10 @@ import typer
 import uvloop
 
 from penstock.model.errors import Conflict, PenstockError, Unavailable
+from penstock.model.urls import without_password
 from penstock.server.places import SETTING
 from penstock.server.server import Server
-from penstock.settings import Settings, load, show, without_password
+from penstock.settings import Settings, load, show
 from penstock.telemetry import logs
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -29,11 +30,15 @@ def serve(
     could not begin."""
     try:
         loaded = load(file=config, environ=os.environ, flags=flags)
-        if print_config:
-            print(show(loaded), end="")
-            return 0
+    except PenstockError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if print_config:
+        print(show(loaded), end="")
+        return 0
+    try:
         logs.configure(loaded.settings.log_format, loaded.settings.log_level)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with loaded.saying_who(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(loaded.settings, as_json))
     except (PenstockError, OSError) as error:
         print(_sentence(error), file=sys.stderr)

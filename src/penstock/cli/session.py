@@ -44,6 +44,7 @@ from penstock.model.store import QueueInfo, Store
 from penstock.open import IS_IT_RUNNING, JOURNALS, journal_at, open_store
 from penstock.settings import load
 from penstock.stores.journal.base import JournalError
+from penstock.stores.journal.there import is_there
 from penstock.stores.remote import RemoteStore
 
 DONE: Final = 0
@@ -135,12 +136,14 @@ def run(
     """
 
     async def whole() -> int | None:
-        url = load(environ=os.environ, flags={"url": place.url}).settings.url
-        _check_place(url, creates, in_memory)
-        store = await open_store(url, token=os.environ.get("PENSTOCK_TOKEN") or None)
+        loaded = load(environ=os.environ, flags={"url": place.url})
+        url = loaded.settings.url
+        with loaded.saying_who():
+            _check_place(url, creates, in_memory)
+            store = await open_store(url, token=os.environ.get("PENSTOCK_TOKEN") or None)
         try:
             owner = store.tenant if isinstance(store, RemoteStore) else None
-            tenant = place.tenant or owner or DEFAULT_TENANT
+            tenant = place.tenant if place.tenant is not None else owner or DEFAULT_TENANT
             return await work(Session(store, url, tenant, place.as_json))
         finally:
             await store.close()
@@ -150,10 +153,7 @@ def run(
     except PenstockError as error:
         note(_sentence(error, words))
         return NOT_SO if isinstance(error, NotFound | LeaseLost | Conflict | Deadline) else WRONG
-    except (JournalError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # whoever read us has had enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return DONE
+    except JournalError as error:
         note(str(error))
         return WRONG
     except KeyboardInterrupt:
@@ -164,11 +164,13 @@ def _check_place(url: str, creates: bool, in_memory: bool) -> None:
     scheme = url.partition(":")[0]
     if scheme == "memory" and not in_memory:
         raise Invalid("memory:// ends with this command: name a store with --url or PENSTOCK_URL")
-    if scheme in JOURNALS and not creates and not (path := journal_at(url)[1]).exists():
-        raise Invalid(
-            f"there is no store at {path}: name one with --url or PENSTOCK_URL;"
-            " penstock push and penstock serve make one"
-        )
+    if scheme in JOURNALS and not creates:
+        journal, path = journal_at(url)
+        if not is_there(journal.scheme, path):
+            raise Invalid(
+                f"there is no store at {path}: name one with --url or PENSTOCK_URL;"
+                " penstock push and penstock serve make one"
+            )
 
 
 def _sentence(error: PenstockError, words: Mapping[str, str]) -> str:

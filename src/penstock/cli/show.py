@@ -6,6 +6,8 @@ terminal. Where the output is no terminal there is no colour, and no line is cut
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from errno import EPIPE
+from os import strerror
 from time import time
 from typing import Any, Final, TextIO
 
@@ -36,9 +38,15 @@ STYLES: Final[dict[State, str]] = {
 _AGES: Final = ((DAY_MS, "d"), (HOUR_MS, "h"), (MINUTE_MS, "m"), (SECOND_MS, "s"))
 
 
+class _Heard(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever read us has had enough. Rich would end the process here, with an error."""
+        raise BrokenPipeError(EPIPE, strerror(EPIPE))
+
+
 def console_for(file: TextIO) -> Console:
     width = None if file.isatty() else PIPED_WIDTH
-    return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
+    return _Heard(file=file, width=width, markup=False, highlight=False, emoji=False)
 
 
 def now_ms() -> int:

@@ -12,9 +12,9 @@ from penstock.cli.show import NOTHING, STYLES, brief, clock, facts, span, state_
 from penstock.model.errors import Invalid, Overloaded
 from penstock.model.event import Event, EventKind
 from penstock.model.lifecycle import State
+from penstock.model.urls import without_password
 from penstock.protocol.http_shown_queues import Counts
 from penstock.protocol.http_shown_server import EventShown, stretches
-from penstock.settings import without_password
 
 _STRETCHES = 5  # of ids that a line names; the rest are counted
 

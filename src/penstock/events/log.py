@@ -54,7 +54,7 @@ class EventLog:
             segments = Segments(self.directory, store, self._rules)
         except OSError as error:
             raise Unavailable(
-                f"the events cannot be kept in {self.directory}: {error}", "events"
+                f"the events cannot be kept in {self.directory}: {error.strerror}", "events"
             ) from error
         self._buffer = Buffer(store, self._buffer_bytes)
         self._writer = _Writer(self._buffer, segments, self._retry_s)

@@ -6,6 +6,7 @@ payload, without a trace.
 """
 
 import asyncio
+import errno
 import gzip
 import hashlib
 import io
@@ -24,11 +25,18 @@ from typing import Final
 import msgspec
 
 from penstock.kernel.audit import findings
-from penstock.model.errors import Conflict, Invalid, NotFound, PenstockError, Unavailable
+from penstock.model.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    PenstockError,
+    StorageFull,
+    Unavailable,
+)
 from penstock.model.policy import DEFAULT_CAPS
 from penstock.stores import private
 from penstock.stores.journal import frames
-from penstock.stores.journal.base import Journal, JournalError
+from penstock.stores.journal.base import Full, Journal, JournalError
 from penstock.stores.journal.ownership import forget
 from penstock.stores.journal.recovery import Recovered, recover
 
@@ -106,6 +114,20 @@ class Backups:
 
 def take(journal: Journal, directory: Path) -> Path:
     """Write a backup into that directory; answers its path. Call it from a thread of its own."""
+    try:
+        return _take(journal, directory)
+    except (JournalError, OSError) as error:
+        if _is_full(error):
+            raise StorageFull(_no_room(journal, directory)) from error
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            raise Unavailable(f"the backup failed: {error.filename} is no directory") from error
+        if isinstance(error, OSError):
+            why = f"{error.filename or directory}: {error.strerror}"
+            raise Unavailable(f"the backup failed: {why}") from error
+        raise Unavailable(f"the backup failed: {error}") from error
+
+
+def _take(journal: Journal, directory: Path) -> Path:
     directory.parent.mkdir(parents=True, exist_ok=True)
     directory.mkdir(private.DIRECTORY, exist_ok=True)
     now = time.time_ns() // 1_000_000
@@ -113,10 +135,7 @@ def take(journal: Journal, directory: Path) -> Path:
     target = directory / f"{stamp}{SUFFIX}"
     with tempfile.TemporaryDirectory(prefix=".taking-", dir=directory) as scratch:
         copy = Path(scratch)
-        try:
-            journal.backup(copy)
-        except JournalError as error:
-            raise Unavailable(f"the backup failed: {error}") from error
+        journal.backup(copy)
         files = {
             str(path.relative_to(copy)): _digest(path)
             for path in sorted(copy.rglob("*"))
@@ -130,6 +149,28 @@ def take(journal: Journal, directory: Path) -> Path:
             packed.unlink(missing_ok=True)
     _sync(directory)
     return target
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether there was no room; of SQLite's copy only the class of its error says so."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    import apsw
+
+    return isinstance(error, Full) or isinstance(error.__cause__, apsw.FullError)
+
+
+def _no_room(journal: Journal, directory: Path) -> str:
+    while not directory.exists():
+        directory = directory.parent
+    found = os.statvfs(directory)
+    free = found.f_bavail * found.f_frsize
+    # The copy, and beside it the archive, which may not be any smaller.
+    needed = 2 * sum(journal.sizes().values())
+    return (
+        f"there is no room for the backup in {directory}: it needs up to {needed / 1e6:,.0f} MB for"
+        f" a while, and {free / 1e6:,.0f} MB are free; make room, or name another directory"
+    )
 
 
 def _pack(copy: Path, manifest: Manifest, packed: Path) -> None:

@@ -25,6 +25,7 @@ from penstock.stores.journal.recovery import Recovered, recover
 from penstock.stores.journal.replaying import Interrupted
 from penstock.stores.journal.settings import Settings
 from penstock.stores.journal.space import Ballast, is_networked
+from penstock.stores.journal.there import check_kind, check_ours, hindrance, is_there
 from penstock.stores.keeper import Keeper
 from penstock.stores.stored_payloads import StoredPayloads
 
@@ -64,7 +65,7 @@ async def open_durable(
         if kept is not None:
             await in_a_thread(kept.close)
         journal.close()
-        ownership.leave()
+        ownership.undo()
         raise
 
 
@@ -77,14 +78,18 @@ def _recover(
     events: EventKeeper | None,
     stop: threading.Event,
 ) -> Recovered:
-    if read_only and not path.exists():
+    if read_only and not is_there(journal.scheme, path):
         raise NotFound(f"there is no store at {path}", "url")
     store, position = witnessed(path)  # before we look: its owner may go on meanwhile
+    known = position > 0
     if not path.exists():
         if position:
             log.warning("the store that was at %s is gone: an empty one begins there", path)
         position = 0
     try:
+        check_kind(journal.scheme, path)
+        if not read_only and not known:
+            check_ours(journal.scheme, path)
         facts = journal.open(read_only=read_only)
         found = recover(
             journal,
@@ -104,7 +109,10 @@ def _recover(
     except (Interrupted, Unavailable):  # of us, or of the event log
         raise
     except JournalError as error:
-        raise Unavailable(f"the store cannot be opened: {error}") from error
+        why = (hindrance(journal.scheme, path) if read_only else None) or error
+        raise Unavailable(f"the store cannot be opened: {why}") from error
+    except OSError as error:
+        raise Unavailable(f"the store cannot be opened: {path}: {error.strerror}") from error
     except Exception as error:  # there is no end to what damage makes of values
         raise Unavailable(f"the store cannot be opened: it is damaged: {error!r}") from error
     return found

@@ -388,8 +388,7 @@ class Link:
                 self.welcome = await self._greeted()
             except OSError as error:
                 self._drop()
-                why = "no answer in time" if isinstance(error, TimeoutError) else error
-                why = f"{self.target} cannot be reached: {why}"
+                why = f"{self.target} cannot be reached: {_why(error)}"
                 raise Unavailable(f"{said}; {why}" if said else why) from error
             except BaseException:
                 self._drop()
@@ -545,6 +544,15 @@ class Link:
 def _fail(entry: Entry, error: PenstockError) -> None:
     if not entry.future.done():
         entry.future.set_exception(error)
+
+
+def _why(error: OSError) -> str:
+    """Why there is no connection, without the numbers and the names of calls."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if error.errno and error.errno > 0:  # names that nobody knows have numbers of their own
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def _ignore(future: "asyncio.Future[Any]") -> None:

@@ -118,12 +118,14 @@ class SharedStore(Wrapper):
         self._taking = 0  # the process that is about to
         self._failed: Unavailable | None = None  # why it could not, when it last tried
         self._not_before = 0.0  # when it may try again
+        self._opened = False
         self._closed = False
 
     async def open(self) -> None:
         """Own the path, or be connected to whoever does."""
         try:
             await self._open()
+            self._opened = True
         except BaseException:
             await finished(self.close())  # nobody else will
             raise
@@ -223,7 +225,8 @@ class SharedStore(Wrapper):
         """It could not be opened here. Perhaps another process can, or we can later: that may be
         found out as long as the process is not busy with nothing else."""
         why = str(error)
-        if self._failed is None or str(self._failed) != why:
+        # Whoever opens it is told by the error; later on there may be nobody to tell.
+        if self._opened and (self._failed is None or str(self._failed) != why):
             log.warning("%s cannot be owned by process %d: %s", self._path, os.getpid(), why)
         self._failed = error if isinstance(error, Unavailable) else Unavailable(why)
         self._not_before = time.monotonic() + RESTS * took_s

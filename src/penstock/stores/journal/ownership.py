@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from penstock.model.errors import Unavailable
 from penstock.stores.journal.base import JournalError
+from penstock.stores.journal.there import why_not_made
 
 _WITNESS_AT: Final = 21  # behind the owner's process id and its line break
 
@@ -33,10 +34,10 @@ def owner_of(path: Path) -> int | None:
     """The process that owns a path now, if one does; 0 if we cannot know which."""
     try:
         handle = os.open(_lock(path), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
     except PermissionError:
         return 0
+    except OSError:  # it is not there, and cannot be
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -50,7 +51,7 @@ def witnessed(path: Path) -> tuple[str, int]:
     """The store of which a position was witnessed last, and that position; ("", 0) if none was."""
     try:
         said = _lock(path).read_bytes()[_WITNESS_AT:].split()
-    except (FileNotFoundError, PermissionError):
+    except OSError:
         return "", 0
     if len(said) != 2 or not said[1].isdigit():
         return "", 0
@@ -103,7 +104,8 @@ class Ownership:
         try:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Unavailable(f"{path} cannot be owned: {error}", "url") from error
+            why = why_not_made(self.path, error)
+            raise Unavailable(f"{path} cannot be owned: {why}", "url") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -143,6 +145,13 @@ class Ownership:
         if self.handle is not None:
             fcntl.flock(self.handle, fcntl.LOCK_UN)
             self.let_go()
+
+    def undo(self) -> None:
+        """Leave nothing behind that was not worth keeping: a lock file without a position. Whoever
+        has opened it meanwhile finds that it is gone once they have locked it, and makes another."""
+        if self.handle is not None and os.fstat(self.handle).st_size <= _WITNESS_AT:
+            self.path.unlink(missing_ok=True)
+        self.leave()
 
     def let_go(self) -> None:
         """Of the lock, but not for others who share it."""
