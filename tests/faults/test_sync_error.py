@@ -78,5 +78,7 @@ def test_many_at_once_lose_their_answers_and_nothing_else(
     assert failing(argv, when, tmp_path / "calls").split() == ["READY", "DONE"]
     lines = r.read_lines(log)
     ended = [isinstance(line, r.Lost) and "has ended" in line.why for line in lines].index(True)
-    assert not any(isinstance(line, r.Answered) for line in lines[ended:])
+    # What the batch before had made safe may be answered a moment later; nothing begun since is.
+    since = {line.op for line in lines[ended:] if isinstance(line, r.Invoked)}
+    assert not any(isinstance(line, r.Answered) and line.op in since for line in lines)
     assert_clean(asyncio.run(settled(url, log)))

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,61 @@ def test_a_forked_child_does_not_keep_the_path(url: str, tmp_path: Path) -> None
         os.close(tell)
         os.close(told)
         os.waitpid(child, 0)
+
+
+_PUSHES_AND_DIES = """
+import asyncio, os, signal, sys
+from penstock.model.job import JobSpec
+from penstock.open import open_store
+
+async def main():
+    store = await open_store(sys.argv[1], share=False)
+    for _ in range(20):
+        await store.push_jobs("acme", "q", [JobSpec()])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_a_forked_child_closes_nothing_of_what_it_has_inherited(url: str) -> None:
+    """SQLite would take itself for the last one, and remove the WAL of whoever came since."""
+    told, tell = os.pipe()
+    child = 0
+
+    async def scenario(store: EmbeddedStore) -> None:
+        nonlocal child
+        await store.push_jobs(T, "q", [JobSpec()])
+        child = os.fork()
+        if child:
+            return
+        code = 1
+        try:
+            os.close(tell)
+            os.read(told, 1)  # until there is something to lose
+            store.engine.abandon()
+            with pytest.raises(StopIteration):
+                store.close().send(None)
+            with pytest.raises(Unavailable, match=f"is process {os.getppid()}'s"):
+                store.engine.look()
+            code = 0
+        finally:
+            os._exit(code)
+
+    async def look(store: EmbeddedStore) -> None:
+        (found,) = await store.queues(T)
+        assert found.counts[State.READY] == 21
+
+    try:
+        on(url, scenario)
+        died = subprocess.run([sys.executable, "-c", _PUSHES_AND_DIES, url], check=False)
+        assert died.returncode == -signal.SIGKILL
+    finally:
+        os.close(tell)
+        _, status = os.waitpid(child, 0)
+        os.close(told)
+    assert status == 0
+    on(url, look)
 
 
 async def _nothing(store: EmbeddedStore) -> None:
@@ -446,6 +503,77 @@ def test_a_batch_that_fails_takes_those_behind_it_along(
         done = await asyncio.gather(*pushes, return_exceptions=True)
         assert [str(each) for each in done] == ["the store has ended: the disk is gone"] * 4
         assert len(given) == 1, "nothing is written after a batch that was not"
+
+    on(url, scenario)
+
+
+def test_nobody_waits_for_ever_for_a_store_whose_closing_was_cancelled(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = await opened(url)
+        await calm(store)
+        gate = Gate(store, monkeypatch)
+        pushes = [asyncio.create_task(store.push_jobs(T, "q", LARGE)) for _ in range(6)]
+        await gate.reached()
+        pushes += [asyncio.create_task(store.push_jobs(T, "q", [JobSpec()])) for _ in range(3)]
+        closing = asyncio.create_task(store.close())
+        await gate.settled()
+        gate.open()
+        closing.cancel()
+        done = await asyncio.gather(*pushes, return_exceptions=True)
+        kept = [each for each in done if not isinstance(each, Exception)]
+        assert [each.jobs for each in kept] == [each.jobs for each in done[: len(kept)]]  # type: ignore[union-attr]
+        assert {str(each) for each in done[len(kept) :]} <= {
+            "the store was closed before this was safe"
+        }
+        with suppress(asyncio.CancelledError):
+            await closing
+        again = await opened(url)
+        found = (await again.queues(T))[0].counts[State.READY] if kept else 0
+        assert found >= len(kept)
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_staged_is_written_with_its_batch(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module(f"penstock.stores.journal.{url.partition(':')[0]}")
+    sealed = module.sealed_chunk
+    failed: list[bytes] = []
+
+    def once(data: bytes) -> bytes:
+        if not failed:
+            failed.append(data)
+            raise MemoryError
+        return sealed(data)  # type: ignore[no-any-return]
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        monkeypatch.setattr(module, "sealed_chunk", once)
+        (job,) = (await store.push_jobs(T, "q", LARGE)).ids
+        assert failed
+        (found,) = await store.get(T, [job])
+        assert found is not None
+        assert found.payload == LARGE[0].payload
+
+    on(url, scenario)
+
+
+def test_a_store_whose_staging_breaks_ends_and_says_so(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(chunk: int, data: bytes) -> None:
+        raise MemoryError
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        monkeypatch.setattr(keeper_of(store).journal, "stage", broken)
+        with pytest.raises(Unavailable, match=r"the store has ended: MemoryError\(\)"):
+            await store.push_jobs(T, "q", LARGE)
+        assert store.failed == "the store has ended: MemoryError()"
 
     on(url, scenario)
 

@@ -1,14 +1,18 @@
 """The WAL is moved into the file beside the writer, stays short, and takes the store with it if it
 cannot be synced."""
 
+import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import apsw
 import pytest
 
-from penstock.stores.journal import sqlite
+from penstock.stores.journal import sqlite, wal
 from penstock.stores.journal.base import Batch, JournalError
 from penstock.stores.journal.sqlite import SqliteJournal
 from penstock.stores.journal.wal import WalMover
@@ -39,10 +43,9 @@ def test_a_wal_that_is_written_to_all_the_time_is_begun_anew(journal: SqliteJour
     for number in range(300):
         journal.write(Batch(chunks=[(number, CHUNK)], sync=number % 7 == 0))
         longest = max(longest, journal.sizes()["wal"])
-    pages = 8  # of a batch, at most
-    assert longest < (2 * FINISH_AT + pages) * sqlite.PAGE
+    assert longest < 4 * FINISH_AT * sqlite.PAGE
     mover = mover_of(journal)
-    assert mover._round >= 300 * 4 // (2 * FINISH_AT + pages)
+    assert mover._round >= 300 * 4 // (4 * FINISH_AT)
 
 
 def test_what_was_written_meanwhile_is_all_there(journal: SqliteJournal) -> None:
@@ -94,6 +97,57 @@ def test_nothing_is_safe_after_a_sync_has_failed_while_moving(journal: SqliteJou
     for _ in range(2):
         with pytest.raises(JournalError, match="disk I/O error"):
             journal.write(Batch(chunks=[(2, b"2")], sync=True))
+    assert list(journal.chunk_ids(0)) == [1]
+
+
+def test_whatever_ends_the_moving_ends_the_store(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(file: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    with pytest.raises(MemoryError):
+        for number in range(1_000):
+            journal.write(Batch(chunks=[(number, CHUNK)]))
+
+
+def test_the_writer_does_not_move_what_a_long_reader_has_left_behind(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes seconds, and is the other thread's: here it never comes to it."""
+    mover = mover_of(journal)
+    monkeypatch.setattr(wal, "SLOWED_S", 0.0)
+    monkeypatch.setattr(mover, "_asked", SimpleQueue())
+    mover._done = (0, -FINISH_AT)  # as if so much more were left
+    moved: list[apsw.Connection] = []
+    monkeypatch.setattr(mover, "_move", lambda connection, asked: moved.append(connection))
+    for number in range(100):
+        journal.write(Batch(chunks=[(number, CHUNK)]))
+    assert mover._pages > 2 * FINISH_AT
+    assert moved == []
+    mover._idle.set()
+    monkeypatch.undo()
+
+
+def test_somebody_who_has_locked_the_file_for_a_moment_is_waited_for(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = apsw.Connection(str(journal.path))
+    other.execute("BEGIN IMMEDIATE")
+    begin, waits = journal._begin, threading.Event()
+
+    def told(level: str) -> None:
+        waits.set()
+        begin(level)
+
+    monkeypatch.setattr(journal, "_begin", told)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(journal.write, Batch(chunks=[(1, b"1")], sync=True))
+        assert waits.wait(30)
+        other.execute("ROLLBACK")
+        writing.result(30)
+    other.close()
     assert list(journal.chunk_ids(0)) == [1]
 
 

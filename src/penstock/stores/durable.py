@@ -18,6 +18,7 @@ from penstock.model.policy import Caps
 from penstock.stores.clock import Clock, ManualClock, SteadyClock
 from penstock.stores.engine import Engine
 from penstock.stores.finishing import in_a_thread, until_cancelled
+from penstock.stores.forking import stays_with_the_parent
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.ownership import Ownership, witnessed
@@ -147,6 +148,7 @@ def _go_on(
         payloads.drop(chunk)
     paced = not isinstance(clock, ManualClock)
     engine = Engine(steady, kernel, payloads, events, paced=paced, observer=observer)
+    stays_with_the_parent(engine)
     ballast = Ballast(path.with_name(path.name + ".ballast"), settings.reserve_bytes)
     ballast.fill()
     keeper = engine.keeper = Keeper(

@@ -284,6 +284,13 @@ class Engine:
             elif self.telling.kept is not None:
                 self.telling.kept.close()
 
+    def disown(self, parent: int) -> None:
+        """We are in a child of the process that opened the store: everything here is its."""
+        self._ended = (
+            f"the store is process {parent}'s, from which this one was forked: open it anew"
+        )
+        self._let_go = True
+
     def end(self, why: str) -> None:
         """Nothing is done any more; everybody who waits is told."""
         if self._ended is not None:

@@ -43,6 +43,7 @@ SOON_S: Final = 0.2  # within which that is safe which only the event log waits 
 WORTH: Final = 1_000
 WORTH_S: Final = 0.1
 LAST_S: Final = 5.0  # that it may take; without it the next start replays the log, as after a crash
+CLOSED_BEFORE: Final = "the store was closed before this was safe"
 AHEAD: Final = 256 << 10  # bytes of payloads that make a batch worth its own fsync
 ROOM_CHECK_S: Final = 0.2  # how long we trust what we know of the disk's free space
 
@@ -101,6 +102,7 @@ class Keeper:
         self._staged = 0  # bytes of payloads that the writer has of the next batch
         self._turns: list[asyncio.Future[None]] = []  # of those who wait for the next batch
         self._closing = False
+        self._gone = False  # nothing is written any more
         self._broken: Exception | None = None
         self._interval_s = settings.commit_interval_ms / 1000
         self._commit_max = settings.commit_max
@@ -180,7 +182,7 @@ class Keeper:
 
     def _cut(self) -> None:
         """Hand everything that has gathered to the writer."""
-        if self._broken is not None:
+        if self._broken is not None or self._gone:
             return
         batch = Batch(sync=self._sync, facts=self._facts)
         self._sync, self._facts = False, {}
@@ -191,23 +193,22 @@ class Keeper:
             self._gathered = 0
             self._first = self.last + 1
         batch.chunks, batch.dropped = self.payloads.seal()
-        if self._hollow:
+        swept, self._hollow = self._hollow, {}
+        if swept:
             needed = self._kernel.chunks
-            batch.hollow = [each for each in self._hollow.items() if each[0] in needed]
-            self._hollow = {}
+            batch.hollow = [each for each in swept.items() if each[0] in needed]
         if not self._closing:
             self.checkpointer.feed(batch)
         if not batch.empty:
             self._writing.append((batch, self._staged))
             self._staged = 0
             self.writer.submit(batch)
+        elif swept:  # of what nobody needs any more
+            self._take_turns()
 
     def _written(self, written: Written) -> None:
         batch = self._writing.popleft()[0]
-        turns, self._turns = self._turns, []
-        for turn in turns:
-            if not turn.done():
-                turn.set_result(None)
+        self._take_turns()
         if self._broken is not None:
             return
         if written.error is not None:
@@ -223,6 +224,12 @@ class Keeper:
             self._rested = self._loop.call_later(rest_s, self._rest_over)
         if self.checkpointer.last.number != self._swept and not self._closing:
             self.sweep()
+
+    def _take_turns(self) -> None:
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            if not turn.done():
+                turn.set_result(None)
 
     def _rest_over(self) -> None:
         """A checkpoint that had to wait begins, though nobody has anything to write."""
@@ -265,12 +272,17 @@ class Keeper:
             position = self.last
         if self.safety.upto[level] >= position:
             return
-        if self._broken is not None:
-            raise Unavailable(f"the store has ended: {self._broken}")
+        self._check_goes_on()
         if level == SYNCED:
             self._have_synced(position)
             self._cut_large()
         await self.safety.wait(level, position)
+
+    def _check_goes_on(self) -> None:
+        if self._broken is not None:
+            raise Unavailable(f"the store has ended: {self._broken}")
+        if self._gone:
+            raise Unavailable(CLOSED_BEFORE)
 
     def _have_synced(self, position: int) -> None:
         """Whatever it was noted with: that position is wanted on stable storage."""
@@ -373,10 +385,11 @@ class Keeper:
 
     def fail(self, error: Exception) -> None:
         """The journal cannot go on: nobody is told again that something is safe."""
-        self._broken = error
-        log.error("the store has ended: %s", error)
-        self.safety.end(Unavailable(f"the store has ended: {error}"))
-        self._fail(error)
+        self._broken = error if str(error) else RuntimeError(repr(error))
+        log.error("the store has ended: %s", self._broken)
+        self.safety.end(Unavailable(f"the store has ended: {self._broken}"))
+        self._take_turns()
+        self._fail(self._broken)
 
     @property
     def idle(self) -> bool:
@@ -399,8 +412,7 @@ class Keeper:
 
     async def turn(self) -> None:
         """Wait for the next batch."""
-        if self._broken is not None:
-            raise Unavailable(f"the store has ended: {self._broken}")
+        self._check_goes_on()
         turn: asyncio.Future[None] = self._loop.create_future()
         self._turns.append(turn)
         self._schedule()
@@ -433,14 +445,22 @@ class Keeper:
                 async with asyncio.timeout(LAST_S):
                     await self.checkpoint()
 
+    def _end_waits(self) -> None:
+        self.safety.end(Unavailable(CLOSED_BEFORE))
+        self._take_turns()
+
     def let_go(self) -> None:
         """Of the threads, the files and the path, in whatever state they are."""
         self._closing = True  # nothing begins when the last batch's answer comes
         for timer in (self._soon, self._rested):
             if timer is not None:
                 timer.cancel()
+        self._gone = True
         try:
             self.writer.close()
+            with suppress(RuntimeError):  # the loop is gone, and with it everybody who waits
+                # Behind what the writer has told: whoever waits for more waits in vain.
+                self._loop.call_soon_threadsafe(self._end_waits)
             if self._events is not None:
                 self._events.close()
             self.payloads.close()

@@ -67,7 +67,8 @@ class Tenure:
         try:
             await self._over.wait()
         except asyncio.CancelledError:
-            await self._hand_over()
+            if self.pid == os.getpid():
+                await self._hand_over()
             raise
         # Not in a `finally`: a task whose loop is gone is closed by whoever collects the garbage,
         # in the midst of another loop.

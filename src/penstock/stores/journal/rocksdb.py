@@ -164,7 +164,10 @@ class RocksJournal(Journal):
         if not self._staged:
             self._begun = WriteBatch(raw_mode=True)
         self._staged.add(chunk)
-        self._begun.put(_number(chunk), sealed_chunk(data), self._families["chunks"])
+        try:
+            self._begun.put(_number(chunk), sealed_chunk(data), self._families["chunks"])
+        except Exception:  # noqa: BLE001 -- whatever it is, the batch will meet it again and say so
+            self._staged.clear()
 
     def write(self, batch: Batch, ready: Callable[[], None] = nothing) -> bool:
         assert self._db is not None, "opened first"

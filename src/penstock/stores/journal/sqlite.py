@@ -40,8 +40,11 @@ from penstock.stores.private import make_file
 
 PAGE: Final = 32 << 10  # what SQLite does page by page is what large pushes wait for
 MOVE_AT: Final = (8 << 20) // PAGE  # pages of the WAL that are moved into the file in one go
-FINISH_AT: Final = (32 << 20) // PAGE  # pages after which it is begun anew, at most twice as many
+FINISH_AT: Final = (
+    32 << 20
+) // PAGE  # pages after which it is begun anew, if nobody reads an old state
 WAL_KEPT: Final = 64 << 20  # and cuts a WAL that grew beyond this
+BUSY_MS: Final = 5_000  # that somebody else may have the file locked for
 TRUNCATED: Final = 64  # groups that one batch takes off the log
 SHRINK_AT: Final = (8 << 20) // PAGE  # free pages before they are given back …
 SHRUNK: Final = (1 << 20) // PAGE  # … by so many a batch
@@ -105,6 +108,7 @@ class SqliteJournal(Journal):
             make_file(self.path)
         try:
             self._write = db = apsw.Connection(str(self.path), flags=flags)
+            db.set_busy_timeout(BUSY_MS)
             if not read_only:
                 db.execute(f"PRAGMA page_size={PAGE}; PRAGMA auto_vacuum=INCREMENTAL")
                 # One by one: a statement that answers a row holds back those behind it.
@@ -132,6 +136,7 @@ class SqliteJournal(Journal):
     def _reader(self) -> apsw.Connection:
         """Another connection that only reads, and leaves the WAL to the writer."""
         reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+        reader.set_busy_timeout(BUSY_MS)
         reader.execute("PRAGMA wal_autocheckpoint=0")
         reader.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return reader
@@ -187,8 +192,8 @@ class SqliteJournal(Journal):
                 self._begin("FULL")
             self._staged.add(chunk)
             self._db.execute(_CHUNK, (chunk, sealed_chunk(data)))
-        except apsw.Error:
-            self._roll_back()  # whatever it is, the batch will meet it again and say so
+        except Exception:  # noqa: BLE001 -- whatever it is, the batch will meet it again and say so
+            self._roll_back()
 
     def write(self, batch: Batch, ready: Callable[[], None] = nothing) -> bool:
         db = self._db

@@ -18,6 +18,7 @@ from typing import Final
 import apsw
 
 EAGER: Final = 4  # towards the end of a WAL a pass is worth its while at so much less
+SLOWED_S: Final = 0.05  # a batch, while the moving gets through what a reader has held up
 SHORT: Final = 2  # … and what is left then is short, for the writer to wait for
 
 
@@ -31,7 +32,7 @@ class WalMover:
         self._pages = 0  # of the WAL, after the last commit
         self._round = 0  # how often it was begun anew
         self._done = (0, 0)  # the round in which a pass was asked for, and the pages moved by then
-        self._error: apsw.Error | None = None  # what moving failed of
+        self._error: Exception | None = None  # what moving failed of
         self._idle = threading.Event()
         self._idle.set()
         self._asked: SimpleQueue[int | None] = SimpleQueue()
@@ -59,10 +60,19 @@ class WalMover:
         left = self._pages - self._moved
         if self._pages >= self._finish_at and left:
             short = left <= self._move_at // SHORT and self._idle.is_set()
-            if short or self._pages >= 2 * self._finish_at:
-                self._idle.wait()
+            if short:
                 self._move(self._writer, self._round)
+            elif self._pages >= 2 * self._finish_at:
+                self._catch_up(left)
         self.check()
+
+    def _catch_up(self, left: int) -> None:
+        """The rest is not getting shorter: we write faster than it is moved."""
+        if left <= self._finish_at:
+            self._idle.wait()
+            self._move(self._writer, self._round)
+        else:  # somebody has read an old state for long: to move it all would take seconds
+            self._idle.wait(SLOWED_S)
 
     def check(self) -> None:
         """Raise what moving failed of."""
@@ -81,8 +91,8 @@ class WalMover:
             try:
                 self._move(self._db, asked)
                 os.fdatasync(self._file)
-            except OSError as error:
-                self._error = apsw.IOError(f"sync of what was moved: {error}")
+            except Exception as error:  # noqa: BLE001 -- the writer ends of it
+                self._error = error
             finally:
                 self._idle.set()
 

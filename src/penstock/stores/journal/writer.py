@@ -54,6 +54,7 @@ class Writer:
         self._check_there = check_there  # raises if the store is not there any more
         self._submitted = 0
         self._untold: Written | None = None
+        self._spoilt: Exception | None = None  # what was staged could not be, nor be undone
         self.write_ms = 0.0  # of a synced batch, smoothed
         self._thread.start()
 
@@ -70,7 +71,7 @@ class Writer:
         begun = 0
         while (batch := self._batches.get()) is not None:
             if isinstance(batch, tuple):
-                self._journal.stage(*batch)
+                self._stage(*batch)
                 continue
             begun += 1
             try:
@@ -86,6 +87,12 @@ class Writer:
                 self._tell()
         self._tell()
 
+    def _stage(self, chunk: int, data: bytes) -> None:
+        try:
+            self._journal.stage(chunk, data)
+        except Exception as failed:  # noqa: BLE001 -- nobody waits for it: the batch fails of it
+            self._spoilt = failed
+
     def _tell(self) -> None:
         """The loop what became of the last batch: at once if there is no other, and otherwise when
         that one only waits for the disk. Before, both would want the interpreter."""
@@ -95,6 +102,8 @@ class Writer:
                 self._loop.call_soon_threadsafe(self._done, written)
 
     def _write(self, batch: Batch) -> Written:
+        if self._spoilt is not None:
+            raise self._spoilt
         began, worked = time.perf_counter(), time.thread_time()
         try:
             more = self._journal.write(batch, self._tell)
