@@ -23,6 +23,11 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 settings.load_profile("long" if os.environ.get("PENSTOCK_LONG") == "1" else "default")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: one that begins last keeps everybody waiting for it alone."""
+    items.sort(key=lambda item: "tests/spark/" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     """A thread has an owner that waits for it, also in tests."""
