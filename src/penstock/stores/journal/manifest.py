@@ -1,10 +1,17 @@
-"""A torn end of RocksDB's MANIFEST.
+"""What a power cut leaves of RocksDB's MANIFEST, and RocksDB refuses.
+
+**A torn end.**
 
 RocksDB appends to its MANIFEST and syncs; a power cut in between may leave the last record with
 sectors that never reached the disk. RocksDB takes that for corruption and refuses to open. Nothing
 rests on a record that was not synced: files that it makes superfluous go only afterwards. So it may
 be cut off; but only if it is the last one and looks torn, with zeros where a sector begins or the
 record does. Any other damage stays what it is.
+
+**Files that never got their names.** An opening that replays the WAL writes files, a MANIFEST that
+names them, and has CURRENT name that one; only then it syncs the directory. Where that keeps no order,
+CURRENT may be there and one of the files not. What the opening began with is all there as well, for
+it goes only after that sync, and so does whatever is written later: the older MANIFEST is as good.
 
 The format: blocks of 32 KiB; records of crc u32 (CRC-32C, masked) · length u16 · type u8 · data.
 """
@@ -33,6 +40,29 @@ def cut_torn_end(directory: Path) -> int:
         file.truncate(end)
         os.fsync(file.fileno())
     return len(data) - end
+
+
+def go_back(directory: Path) -> str | None:
+    """Have CURRENT name the MANIFEST before the present one, if that is still there. Its name."""
+    try:
+        current = (directory / "CURRENT").read_text("ascii").strip()
+        older = [each.name for each in directory.glob("MANIFEST-*") if each.name < current]
+    except (OSError, ValueError):
+        return None
+    if not older:
+        return None
+    name, made = max(older), directory / "CURRENT.dbtmp"
+    with made.open("w", encoding="ascii") as file:
+        file.write(f"{name}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(directory / "CURRENT")
+    above = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
+    return name
 
 
 def _whole(data: bytes) -> int:

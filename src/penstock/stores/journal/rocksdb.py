@@ -35,7 +35,7 @@ from penstock.stores.journal.base import (
     Row,
     nothing,
 )
-from penstock.stores.journal.manifest import cut_torn_end
+from penstock.stores.journal.manifest import cut_torn_end, go_back
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.sealed import (
     hollow_chunk,
@@ -96,10 +96,16 @@ class RocksJournal(Journal):
         try:
             self._db = Rdict(str(self.path), _options(""), families, access)
         except Exception as error:
-            cut = 0 if read_only or "Corruption" not in str(error) else cut_torn_end(self.path)
-            if not cut:
+            if read_only or "Corruption" not in str(error):
                 raise
-            log.warning("%s: the MANIFEST ended within a record: cut by %d bytes", self.path, cut)
+            if cut := cut_torn_end(self.path):
+                log.warning(
+                    "%s: the MANIFEST ended within a record: cut by %d bytes", self.path, cut
+                )
+            elif "No such file" in str(error) and (older := go_back(self.path)):
+                log.warning("%s: its last opening was cut short: %s again", self.path, older)
+            else:
+                raise
             self._db = Rdict(str(self.path), _options(""), families, access)
         self._tables = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._families = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
