@@ -9,7 +9,9 @@ import uvloop
 
 from penstock import JobFailed, Penstock, PushedJob
 from penstock.model.event import Event, EventKind
-from penstock.model.job import Job
+from penstock.model.job import Job, Lease
+from penstock.model.store import Store
+from penstock.worker.claiming import Claimer
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
@@ -38,6 +40,22 @@ async def working(app: Penstock, **settings: Any) -> AsyncIterator[Worker]:
     finally:
         worker.stop()
         await living
+
+
+def claimer_of(store: Store, take: Callable[[Lease], None] = lambda _: None) -> Claimer:
+    """One that always has room for a job."""
+    return Claimer(
+        store,
+        "default",
+        {"default": 1},
+        batches={},
+        lease_ms=None,
+        worker="w",
+        room=lambda: 1,
+        left=lambda: 1,
+        take=take,
+        idle=asyncio.Event(),
+    )
 
 
 @asynccontextmanager

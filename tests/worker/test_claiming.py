@@ -10,10 +10,10 @@ from penstock import Penstock
 from penstock.model.errors import Invalid, Unavailable
 from penstock.model.job import Lease
 from penstock.model.store import Store
-from penstock.worker.claiming import Claimer, Shares
+from penstock.worker.claiming import Shares
 from penstock.worker.dispatch import AHEAD_S, Pace
 from penstock.worker.settings import said, weighted
-from tests.worker.harness import closing, ending, run, working
+from tests.worker.harness import claimer_of, closing, ending, run, working
 
 
 def test_queues_are_said_with_weights() -> None:
@@ -161,18 +161,8 @@ def test_claims_go_on_when_the_store_answers_again(caplog: pytest.LogCaptureFixt
         async with closing(app):
             await one.apush()
             taken: asyncio.Queue[Lease] = asyncio.Queue()
-            claimer = Claimer(
-                Flaky(await app.store(), 2),  # type: ignore[arg-type]
-                app.tenant,
-                {"default": 1},
-                batches={},
-                lease_ms=None,
-                worker="w",
-                room=lambda: 1,
-                left=lambda: 1,
-                take=taken.put_nowait,
-                idle=asyncio.Event(),
-            )
+            flaky = Flaky(await app.store(), 2)
+            claimer = claimer_of(flaky, take=taken.put_nowait)  # type: ignore[arg-type]
             running = asyncio.create_task(claimer.run())
             assert len(await taken.get()) == 1
             running.cancel()

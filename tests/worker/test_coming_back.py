@@ -18,10 +18,10 @@ from penstock.stores.again import FIRST_S, LAST_S, Again
 from penstock.stores.remote import RemoteStore
 from penstock.stores.target import Target
 from penstock.worker.acking import Acker
-from penstock.worker.claiming import Claimer
 from penstock.worker.counts import Counts
 from penstock.worker.owned import Owned
 from penstock.worker.reaching import reached
+from tests.worker.harness import claimer_of
 
 AWAY_S: Final = 200.0  # several times as long as a call waits for a connection
 
@@ -72,26 +72,11 @@ def at_least_every_second(attempts: list[float]) -> None:
     assert len({round(gap, 6) for gap in gaps}) > len(gaps) / 2, "at times of its own"
 
 
-def claimer(store: Store) -> Claimer:
-    return Claimer(
-        store,
-        "default",
-        {"default": 1},
-        batches={},
-        lease_ms=None,
-        worker="w",
-        room=lambda: 1,
-        left=lambda: 1,
-        take=lambda _: None,
-        idle=asyncio.Event(),
-    )
-
-
 def test_a_claim_is_on_its_way_within_a_second() -> None:
     """Whoever claims does not wait on top of what its connection has waited."""
 
     async def case(_: Jumping) -> None:
-        await claimer(RemoteStore(Target(host="gone", port=1))).run()
+        await claimer_of(RemoteStore(Target(host="gone", port=1))).run()
 
     at_least_every_second(jumping(case))
 
@@ -112,7 +97,7 @@ class Away:
 
 def test_claims_of_a_store_that_refuses_at_once_come_as_often() -> None:
     async def case(loop: Jumping) -> None:
-        await claimer(cast(Store, Away(loop))).run()
+        await claimer_of(cast(Store, Away(loop))).run()
 
     at_least_every_second(jumping(case))
 

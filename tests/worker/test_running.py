@@ -116,6 +116,16 @@ def test_what_a_handler_says_is_kept_with_its_job(pool: str) -> None:
     run(case)
 
 
+def spin() -> str:
+    """A handler that never waits."""
+    turns = 0
+    try:
+        while True:
+            turns += 1
+    except SoftTimeout:
+        return "tidied up"
+
+
 @each_pool
 def test_a_soft_timeout_is_raised_in_the_handler(pool: str) -> None:
     app = shop()
@@ -130,14 +140,7 @@ def test_a_soft_timeout_is_raised_in_the_handler(pool: str) -> None:
             return "tidied up"
         return "slept"
 
-    @app.task(soft_timeout="20ms")
-    def spins() -> str:
-        turns = 0
-        try:
-            while True:
-                turns += 1
-        except SoftTimeout:
-            return "tidied up"
+    spins = app.task(soft_timeout="20ms")(spin)
 
     @app.task(soft_timeout="20ms")
     async def ignores() -> None:
@@ -205,14 +208,7 @@ def test_a_soft_timeout_reaches_a_handler_that_begins_after_it(
     monkeypatch.setattr(ThreadPool, "_time_out", timing_out)
     monkeypatch.setattr(ThreadPool, "_run", late)
 
-    @app.task(soft_timeout="1ms")
-    def spins() -> str:
-        turns = 0
-        try:
-            while True:
-                turns += 1
-        except SoftTimeout:
-            return "tidied up"
+    spins = app.task(soft_timeout="1ms")(spin)
 
     async def case() -> None:
         async with closing(app), working(app):

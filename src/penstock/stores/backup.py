@@ -152,12 +152,10 @@ def _take(journal: Journal, directory: Path) -> Path:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether there was no room; of SQLite's copy only the class of its error says so."""
+    """Whether there was no room."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    import apsw
-
-    return isinstance(error, Full) or isinstance(error.__cause__, apsw.FullError)
+    return isinstance(error, Full)
 
 
 def _no_room(journal: Journal, directory: Path) -> str:

@@ -38,14 +38,12 @@ if TYPE_CHECKING:
     from penstock.stores.serving import Listener
 
 TURN: Final = 128  # requests that one connection is given in one turn of the loop
+TURN_S: Final = 0.002  # … or the time, if that is less: a request may take a while
 UNDER_WAY: Final = 128  # requests in hand that end with the next commit or so, all at once
 LARGE: Final = 8  # requests in hand that may have large answers: they come together from a disk
-TURN_S: Final = 0.002  # … or the time, if that is less: a request may take a while
 HIGH_WATER: Final = 512 * 1024  # unsent bytes at which we stop reading …
 LOW_WATER: Final = 128 * 1024  # … until there are no more than these
-CHATTY: Final = (
-    16 * HIGH_WATER
-)  # unsent bytes that are not answers: whoever does not read them goes
+CHATTY: Final = 16 * HIGH_WATER  # unsent bytes that are no answers: whoever reads none goes
 JOINED: Final = 64 * 1024  # bytes after which answers do not wait for more of them
 
 

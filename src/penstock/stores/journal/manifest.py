@@ -57,12 +57,17 @@ def go_back(directory: Path) -> str | None:
         file.flush()
         os.fsync(file.fileno())
     made.replace(directory / "CURRENT")
-    above = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(above)
-    finally:
-        os.close(above)
+    sync_names(directory)
     return name
+
+
+def sync_names(directory: Path) -> None:
+    """What is in the directory by now is found there after a power cut."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _whole(data: bytes) -> int:

@@ -7,7 +7,6 @@ other threads run meanwhile.
 """
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
@@ -35,7 +34,7 @@ from penstock.stores.journal.base import (
     Row,
     nothing,
 )
-from penstock.stores.journal.manifest import cut_torn_end, go_back
+from penstock.stores.journal.manifest import cut_torn_end, go_back, sync_names
 from penstock.stores.journal.points import reach
 from penstock.stores.journal.sealed import (
     hollow_chunk,
@@ -77,8 +76,8 @@ class RocksJournal(Journal):
     def open(self, *, read_only: bool = False) -> dict[str, Any]:
         try:
             self._open(read_only)
-            if not read_only:
-                self._sync_name()
+            if not read_only:  # RocksDB leaves it to us that its directory keeps its name
+                sync_names(self.path.parent)
             return {
                 name.decode(): msgspec.msgpack.decode(unsealed(value, f"fact {name!r}"))
                 for name, value in self._tables["facts"].items()
@@ -109,14 +108,6 @@ class RocksJournal(Journal):
             self._db = Rdict(str(self.path), _options(""), families, access)
         self._tables = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._families = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
-
-    def _sync_name(self) -> None:
-        """RocksDB makes its directory and leaves it to us that the one above keeps the name."""
-        above = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(above)
-        finally:
-            os.close(above)
 
     def _error(self, error: Exception) -> JournalError:
         kind = Full if "No space left" in str(error) else JournalError

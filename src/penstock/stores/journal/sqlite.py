@@ -295,6 +295,8 @@ class SqliteJournal(Journal):
                 while not task.done:
                     task.step(1_024)
             copy.pragma("journal_mode", "delete")
+        except apsw.FullError as error:
+            raise Full(f"backup of {self.path}: {error}") from error
         except apsw.Error as error:
             raise JournalError(f"backup of {self.path}: {error}") from error
         finally:
