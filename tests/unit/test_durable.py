@@ -294,9 +294,14 @@ def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 class Gate:
-    """Stands between the loop and the disk: batches pass when it is opened."""
+    """Stands between the loop and the disk: batches pass when it is opened.
 
-    def __init__(self, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    `at_the_disk` it stands where a batch has only that to wait for, and the one before is told.
+    """
+
+    def __init__(
+        self, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, *, at_the_disk: bool = False
+    ) -> None:
         import threading
 
         self._standing = threading.Semaphore(0)
@@ -307,11 +312,21 @@ class Gate:
 
         def gated(batch: Batch, ready: Callable[[], None]) -> bool:
             self.batches.append(batch)
-            self._standing.release()
-            assert self._is_open or self._passing.acquire(timeout=30)
-            return write(batch, ready)
+            if not at_the_disk:
+                self._stand()
+                return write(batch, ready)
+
+            def prepared() -> None:
+                ready()
+                self._stand()
+
+            return write(batch, prepared)
 
         monkeypatch.setattr(keeper_of(store).journal, "write", gated)
+
+    def _stand(self) -> None:
+        self._standing.release()
+        assert self._is_open or self._passing.acquire(timeout=30)
 
     async def reached(self) -> None:
         """Another batch stands before the gate, and every task has gone as far as it can."""
@@ -465,7 +480,7 @@ def test_what_is_in_flight_is_halved(url: str, monkeypatch: pytest.MonkeyPatch) 
 
     async def scenario(store: EmbeddedStore) -> None:
         await calm(store)
-        gate = Gate(store, monkeypatch)
+        gate = Gate(store, monkeypatch, at_the_disk=True)
 
         async def produce() -> None:
             while True:
