@@ -87,6 +87,28 @@ async def test_payloads_that_are_cut_elsewhere_are_other_content(h: Harness) -> 
         await h.push_many("q", [{"payload": b"1"}, {"payload": b"23"}], producer="p", sequence=1)
 
 
+async def test_what_stands_for_the_content_is_compared_in_its_place(h: Harness) -> None:
+    first = await produce(h, 1, content=b"sixteen bytes: A")
+    assert (await produce(h, 1, content=b"sixteen bytes: A")).jobs == first.jobs
+    for other in (b"sixteen bytes: B", None):
+        with pytest.raises(Invalid) as caught:
+            await produce(h, 1, content=other)
+        assert caught.value.field.endswith("sequence")
+    assert await h.counts("q") == {"ready": 1}
+
+
+async def test_what_stands_for_the_content_is_remembered_with_keys_and_bulks(h: Harness) -> None:
+    stands = b"sixteen bytes: A"
+    jobs: list[dict[str, Any]] = [{"key": "k"}, {"group": "g"}]
+    first = await h.push_many("q", jobs, producer="p", sequence=1, content=stands)
+    again = await h.push_many("q", jobs, producer="p", sequence=1, content=stands)
+    assert again.jobs == first.jobs
+    bulk = (await h.store.open_bulk(h.name)).bulk
+    held = await produce(h, 2, content=stands, bulk=bulk)
+    assert (await produce(h, 2, content=stands, bulk=bulk)).jobs == held.jobs
+    assert await h.counts("q") == {"ready": 2, "held": 1}
+
+
 async def test_sequences_may_have_gaps_and_come_out_of_order(h: Harness) -> None:
     answers = {sequence: await produce(h, sequence) for sequence in (5, 0, 2**53 - 1, 3)}
     assert len({pushed.ids[0] for pushed in answers.values()}) == 4

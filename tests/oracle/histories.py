@@ -138,6 +138,7 @@ STEPS: dict[str, tuple[int, Callable[[Dice], dict[str, Any]]]] = {
             "queue": d.queue(),
             "picks": d.picks(),
             "sequence": d.one_of(0, 1, 2, 3),
+            "content": d.one_of(None, None, b"sixteen bytes: A", b"sixteen bytes: B"),
             "again": d.one_of(True, False),
         },
     ),

@@ -189,17 +189,24 @@ class Machine(RuleBasedStateMachine):
         queue=say.queue,
         picks=say.picks,
         sequence=st.integers(0, 3),
+        content=st.sampled_from((None, None, b"sixteen bytes: A", b"sixteen bytes: B")),
         again=st.booleans(),
     )
     def push_as_producer(
-        self, tenant: str, queue: str, picks: Picks, sequence: int, again: bool
+        self,
+        tenant: str,
+        queue: str,
+        picks: Picks,
+        sequence: int,
+        content: bytes | None,
+        again: bool,
     ) -> None:
         if again and self.pushed:
             tenant, runs, numbered = self.pushed[-1 - sequence % len(self.pushed)]
             self.step("push", tenant, runs, **numbered)
             return
         runs = [Run.of(queue, self.specs(tenant, [picks]))]
-        numbered = {"producer": "p", "sequence": sequence}
+        numbered = {"producer": "p", "sequence": sequence, "content": content}
         if isinstance(self.step("push", tenant, runs, **numbered), Pushed):
             self.pushed.append((tenant, runs, numbered))
 

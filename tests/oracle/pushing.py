@@ -53,16 +53,17 @@ def push_once(
     *,
     producer: str | None,
     sequence: int | None,
+    content: bytes | None,
     bulk: str | None,
     part: str,
 ) -> Pushed:
     if producer is None or sequence is None:
         return push(world, caps, tenant, runs, bulk=bulk, part=part)
-    content = ([(run.queue, versions(run)) for run in runs], bulk, part)
+    said = content or ([(run.queue, versions(run)) for run in runs], bulk, part)
     known = world.producers.get((tenant, producer), Producer())
     for earlier, what, answer in known.answers:
         if earlier == sequence:
-            if what != content:
+            if what != said:
                 raise Invalid("another push carried this sequence", "sequence")
             known.used_at = world.now
             return answer
@@ -71,7 +72,7 @@ def push_once(
     if (tenant, producer) not in world.producers and len(world.producers) >= caps.producers:
         raise Overloaded("too many producers", "producer")
     pushed = push(world, caps, tenant, runs, bulk=bulk, part=part)
-    answers = sorted([*known.answers, (sequence, content, pushed)], key=lambda each: each[0])
+    answers = sorted([*known.answers, (sequence, said, pushed)], key=lambda each: each[0])
     surplus = max(len(answers) - caps.answers_per_producer, 0)
     dropped = [known.highest_dropped, *(each[0] for each in answers[:surplus])]
     world.producers[tenant, producer] = Producer(

@@ -157,11 +157,12 @@ class OracleStore(Store):
         *,
         producer: str | None = None,
         sequence: int | None = None,
+        content: bytes | None = None,
         bulk: str | None = None,
         part: str = "",
         durability: Durability | None = None,
     ) -> Pushed:
-        checks.check_push(tenant, runs, producer, sequence, bulk, part, durability)
+        checks.check_push(tenant, runs, producer, sequence, bulk, part, durability, content)
         with self.call() as world:
             return pushing.push_once(
                 world,
@@ -170,6 +171,7 @@ class OracleStore(Store):
                 runs,
                 producer=producer,
                 sequence=sequence,
+                content=content,
                 bulk=bulk,
                 part=part,
             )

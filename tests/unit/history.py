@@ -25,7 +25,7 @@ from penstock.model.payload import digest
 from penstock.model.policy import Backoff, Bounds, Caps, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every, config_hash, instant_key, keep_key_ms, plan
 from penstock.model.store import Acked, Extended, Failed, Pushed, Released
-from penstock.stores.loading import content, load_of
+from penstock.stores.loading import digest_of, load_of
 
 START = 1_700_000_000_000
 HOUR = 3_600_000
@@ -328,7 +328,7 @@ class History:
         command = c.Push(tenant=tenant, loads=loads, bulk=bulk, part=part)
         if producer is not None and sequence is not None:
             command.producer, command.sequence = producer, sequence
-            command.content = content(runs, bulk, part)
+            command.content = digest_of(runs, bulk, part)
             self.sent = [*self.sent[-10:], command]
         return command
 

@@ -356,13 +356,20 @@ class Recorder(Wrapper):
         *,
         producer: str | None = None,
         sequence: int | None = None,
+        content: bytes | None = None,
         bulk: str | None = None,
         part: str = "",
         durability: Durability | None = None,
     ) -> Pushed:
         # A store in memory has no durability to ask for, but the app's real one may.
         call = self._inner.push(
-            tenant, runs, producer=producer, sequence=sequence, bulk=bulk, part=part
+            tenant,
+            runs,
+            producer=producer,
+            sequence=sequence,
+            content=content,
+            bulk=bulk,
+            part=part,
         )
         with self._lock:
             pushed = at_once(call)

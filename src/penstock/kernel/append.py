@@ -96,22 +96,29 @@ def raise_bounds(queue: "Queue", n: int, size: int) -> None:
     queue.tenant.bytes += size
 
 
-def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
-    """One ready job: the hot path of single pushes, written flat because calls cost more."""
-    now = kernel.now
+def append_ready(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
+    """Ready jobs that are alike: the hot path of small pushes, written flat because calls cost more
+    than what is done."""
+    ends = load.ends
+    n = len(ends)
     block = queue.open
-    if block is None or len(block.codes) == SIZE:
-        block = queue.block_for(queue.reserve(1))
+    if block is None or len(block.codes) + n > SIZE:
+        return append_plain(kernel, queue, load)
+    now = kernel.now
     if block.era != kernel.era:
         block.touch()
     codes = block.codes
     position = len(codes)
-    job_id = block.base + position
+    first = block.base + position
     options = load.options[0]
     index = block.last_index if options is block.last_options else block.option(options)
     code = block.code_of[index]
-    codes.append(code)
-    block.opts.append(index)
+    codes += BYTE[code] * n
+    opts = block.opts
+    if type(opts) is bytearray:
+        opts += BYTE[index] * n
+    else:
+        opts.extend([index] * n)
     if block.last_created != now:
         block.note_created(position, now)
     ready = 0  # as created
@@ -121,29 +128,32 @@ def append_single(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
         ready = queue.ready_clock
     if ready or block.due_ms:
         block.note_due(position, -ready)
-    size = load.ends[0]
+    size = ends[-1]
     chunk = load.chunk
-    ends = block.ends
     start = load.start
-    if chunk == block.tail_chunk and start == block.tail:
-        ends.append(ends[-1] + size)
+    if n > 1:
+        block.note_payload(position, chunk, start, 0)
+        block.ends.extend(ends)
     else:
-        append_payload(block, position, chunk, start, size)
-        block.tail_chunk = chunk
-    block.tail = start + size
-    block.live += 1
+        if chunk == block.tail_chunk and start == block.tail:
+            block.ends.append(block.ends[-1] + size)
+        else:
+            append_payload(block, position, chunk, start, size)
+            block.tail_chunk = chunk
+        block.tail = start + size
+    block.live += n
     chunks = kernel.chunks
-    chunks[chunk] = chunks.get(chunk, 0) + 1
-    queue.counts[READY] += 1
+    chunks[chunk] = chunks.get(chunk, 0) + n
+    queue.counts[READY] += n
     if code < FIRST_CLASS:
-        _line_up(queue, options.priority, code, ready or now, job_id)
+        _line_up(queue, options.priority, code, ready or now, first, n)
     if options.ttl_ms is not None:
-        kernel.expire_at(now + options.ttl_ms, job_id, 1)
+        kernel.expire_at(now + options.ttl_ms, first, n)
     if kernel.events is not None:
-        tell.pushed_alike(kernel, block, position, 1, ready or now, size)
+        tell.pushed_alike(kernel, block, position, n, ready or now, size)
     if queue.watched:
         kernel.stirred[queue] = None
-    return PushedRun(job_id, 1)
+    return PushedRun(first, n)
 
 
 def _line_up(

@@ -7,7 +7,7 @@ takes jobs one by one where they have keys, groups, headers or dependencies.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.kernel.append import append_plain, append_single
+from penstock.kernel.append import append_plain, append_ready
 from penstock.kernel.batch import Batch
 from penstock.kernel.blocks import Block
 from penstock.kernel.commands import Load, Push
@@ -42,8 +42,8 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
                     answer = _recalled(kernel, command)
                     if answer is not None:
                         return answer
-                if len(load.ends) == 1 and load.option_of is None and load.delay_ms is None:
-                    pushed = Pushed((append_single(kernel, queue, load),))
+                if load.option_of is None and load.delay_ms is None:
+                    pushed = Pushed((append_ready(kernel, queue, load),))
                 else:
                     pushed = Pushed((append_plain(kernel, queue, load),))
                 if command.producer is not None:

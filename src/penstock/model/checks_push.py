@@ -73,6 +73,7 @@ def check_push(
     bulk: object = None,
     part: object = "",
     durability: object = None,
+    content: object = None,
     *,
     contents: bool = True,
     right: JobOptions = DEFAULT_OPTIONS,
@@ -82,6 +83,8 @@ def check_push(
     check_tenant(tenant)
     if producer is not None or sequence is not None:
         check_producer(producer, sequence)
+    if content is not None:
+        check_content(content, producer)
     if bulk is not None:
         check_name(bulk, "bulk")
     if part != "" or type(part) is not str:
@@ -108,6 +111,13 @@ def check_producer(producer: object, sequence: object) -> None:
         raise Invalid("a producer numbers its pushes; give the sequence", "sequence")
     check_name(producer, "producer")
     check_int(sequence, "sequence", 0, MAX_ID)
+
+
+def check_content(content: object, producer: object) -> None:
+    if type(content) is not bytes or len(content) != payloads.DIGEST_BYTES:
+        raise Invalid(f"is {show(content)}, not {payloads.DIGEST_BYTES} bytes", "content")
+    if producer is None:
+        raise Invalid("stands for the content of a producer's push; name the producer", "content")
 
 
 def check_runs(

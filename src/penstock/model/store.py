@@ -205,6 +205,7 @@ class Store(ABC):
         *,
         producer: str | None = None,
         sequence: int | None = None,
+        content: bytes | None = None,
         bulk: str | None = None,
         part: str = "",
         durability: Durability | None = None,
@@ -212,8 +213,10 @@ class Store(ABC):
         """Add jobs, all or nothing. At most 10,000 in all.
 
         With `producer` and `sequence` a repeat gives the first answer and adds nothing; a sequence
-        older than those remembered raises Conflict, the same one with other content Invalid. With
-        `bulk` the jobs are held until its commit; their keys are decided then, so all are
+        older than those remembered raises Conflict, the same one with other content Invalid.
+        `content`: 16 bytes that stand for all that is said here, from whoever knows what is a
+        repeat of what; without them, a digest of it does.
+        With `bulk` the jobs are held until its commit; their keys are decided then, so all are
         answered `created`.
         Raises Conflict for a taken key with `reject`, or `match` and another payload; Overloaded
         and RateLimited where a bound says so; Invalid for a dependency above every reserved id, a

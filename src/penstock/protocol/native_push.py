@@ -58,6 +58,7 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
     groups: list[str | None] | None = None
     producer: str | None = None  # with `sequence`: a repeat adds nothing and answers the same
     sequence: int | None = None
+    content: bytes | None = None  # 16 bytes that a repeat says again; left out: a digest is made
     bulk: str | None = None  # held until that bulk is committed
     part: str = ""
     durability: Durability | None = None
@@ -80,6 +81,7 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
             runs,
             producer=self.producer,
             sequence=self.sequence,
+            content=self.content,
             bulk=self.bulk,
             part=self.part,
             durability=self.durability,

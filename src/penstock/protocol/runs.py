@@ -44,10 +44,9 @@ def pack_ends(ends: Sequence[int]) -> bytes:
 def unpack_ends(ends: Ends) -> Sequence[int]:
     if isinstance(ends, list):
         return ends
-    unpacked = array("I")
-    if len(ends) % unpacked.itemsize:
+    if len(ends) % 4:
         raise Invalid(f"has {len(ends)} bytes, which is no multiple of 4", "ends")
-    unpacked.frombytes(ends)
+    unpacked = array("I", ends)  # as they lie there
     if _SWAPPED:
         unpacked.byteswap()
     return unpacked

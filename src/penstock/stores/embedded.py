@@ -54,7 +54,7 @@ from penstock.model.store import (
 )
 from penstock.stores.clock import Clock, ManualClock, SystemClock
 from penstock.stores.engine import Engine
-from penstock.stores.loading import bare, content, load_of
+from penstock.stores.loading import bare, digest_of, load_of
 from penstock.stores.payloads import Payloads, piece
 from penstock.stores.watching import Watcher
 
@@ -95,18 +95,20 @@ class EmbeddedStore(Store):
         *,
         producer: str | None = None,
         sequence: int | None = None,
+        content: bytes | None = None,
         bulk: str | None = None,
         part: str = "",
         durability: Durability | None = None,
     ) -> Pushed:
         checks.check_push(
-            tenant, runs, producer, sequence, bulk, part, durability, right=self._right
+            tenant, runs, producer, sequence, bulk, part, durability, content, right=self._right
         )
         self._right = runs[0].options[0]
         engine = self.engine
         keeper = engine.keeper
-        size = 0 if keeper is None else sum([len(run.data) for run in runs])
-        level = engine.admit(durability, size)
+        level = None
+        if keeper is not None or durability is not None:
+            level = engine.admit(durability, sum([len(run.data) for run in runs]))
         if len(runs) == 1:
             run = runs[0]
             loads = [load_of(run, *engine.payloads.add(f"{tenant}/{run.queue}", run.data))]
@@ -116,7 +118,7 @@ class EmbeddedStore(Store):
         if producer is not None:
             command.producer = producer
             command.sequence = sequence or 0
-            command.content = content(runs, bulk, part)
+            command.content = digest_of(runs, bulk, part) if content is None else content
         if bulk is not None:
             command.bulk, command.part = bulk, part
         if keeper is None:

@@ -79,7 +79,11 @@ class Engine:
         if self.read_only is not None and not isinstance(command, c.Tick):
             raise Conflict("this store is open for reading only", "url")
         try:
-            return self.step(command, level)
+            if self.keeper is not None:
+                return self.step(command, level)
+            kernel, clock = self.kernel, self.clock
+            kernel.position += 1
+            return kernel.apply(command, clock.now_ms(), clock.elapsed_ms())
         finally:
             self._follow_up()
 

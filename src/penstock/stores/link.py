@@ -12,6 +12,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any, Final
 
 import msgspec
@@ -65,6 +66,8 @@ class Link:
         self._keep = keep  # connected, also while nobody waits
         self.joined = Joined(loop, self._submit_joined, self.number)
         self._sequence = 0
+        # Our own, so that no caller's seed makes two pushes alike; nothing has to be kept secret.
+        self._bits = Random().getrandbits  # noqa: S311
         self._number = 0
         self._wire: Wire | None = None
         self._frames = Frames(LARGEST)
@@ -97,6 +100,8 @@ class Link:
         """Give a push that names no producer a number of ours: repeated, it is no duplicate."""
         self._sequence += 1
         push.producer, push.sequence = self.producer, self._sequence
+        # What we repeat are the very same bytes, so that nobody has to read them to know it.
+        push.content = self._bits(128).to_bytes(16, "big")
 
     async def ask(self, request: Request, *, repeat: bool = False, push: bool = False) -> Any:
         """The answer. Raises what the server raised."""

@@ -58,12 +58,13 @@ def _keys(run: Run) -> tuple[list[tuple[KeyClaim, ...]], bytes]:
     return claims, bytes(digests)
 
 
-def content(runs: Sequence[Run], bulk: str | None, part: str) -> bytes:
+def digest_of(runs: Sequence[Run], bulk: str | None, part: str) -> bytes:
     """A digest of everything that a push says, to tell a repeat from another push.
 
-    Each push of a remote producer pays for it, so the two long columns are hashed as they lie in
-    memory. Much is hashed by the function that processors have instructions for (10,000 jobs of 50
-    bytes in 0.35 ms, half of what BLAKE2 takes), little by the one that is quick to set up.
+    For producers that number their own pushes; a link names what stands for the content of its.
+    The two long columns are hashed as they lie in memory. Much is hashed by the function that
+    processors have instructions for (10,000 jobs of 50 bytes in 0.35 ms, half of what BLAKE2
+    takes), little by the one that is quick to set up.
     """
     if len(runs) == 1 and len(runs[0].data) <= LITTLE:
         said = _ENCODER.encode((bulk, part, runs[0]))

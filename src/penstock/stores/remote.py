@@ -118,17 +118,23 @@ class RemoteStore(Store):
         *,
         producer: str | None = None,
         sequence: int | None = None,
+        content: bytes | None = None,
         bulk: str | None = None,
         part: str = "",
         durability: Durability | None = None,
     ) -> Pushed:
         link = self._link()
         plain = (
-            producer is None and bulk is None and durability is None and part == "" and _plain(runs)
+            producer is None
+            and content is None
+            and bulk is None
+            and durability is None
+            and part == ""
+            and _plain(runs)
         )
         if not plain or tenant != self._last_tenant or runs[0].options[0] is not self._last_options:
             checks.check_push(
-                tenant, runs, producer, sequence, bulk, part, durability, contents=False
+                tenant, runs, producer, sequence, bulk, part, durability, content, contents=False
             )
             self._last_tenant, self._last_options = tenant, runs[0].options[0]
         if plain and link.busy and joinable(runs[0]):
@@ -138,6 +144,7 @@ class RemoteStore(Store):
             runs=(packed_plain(runs[0]),) if plain else tuple(map(packed_run, runs)),
             producer=producer,
             sequence=sequence,
+            content=content,
             bulk=bulk,
             part=part,
             durability=durability,
@@ -150,7 +157,7 @@ class RemoteStore(Store):
             if producer is not None or error.field != "producer":
                 raise
             # The server remembers as many producers as it can: ours has to do without.
-            request.producer = request.sequence = None
+            request.producer = request.sequence = request.content = None
             answer = await link.ask(request, push=True)
         return answer.pushed()  # type: ignore[no-any-return]
 
