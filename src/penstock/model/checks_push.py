@@ -36,6 +36,7 @@ from penstock.model.checks_values import (
     check_tenant,
     check_text,
     is_queue,
+    is_tenant,
     show,
 )
 from penstock.model.duration import say_ms
@@ -80,7 +81,8 @@ def check_push(
 ) -> None:
     """Without `contents` nobody looks into JSON: whoever the push is passed on to does.
     `right`: options that have passed before, and cannot have changed since."""
-    check_tenant(tenant)
+    if type(tenant) is not str or not is_tenant(tenant):
+        check_tenant(tenant)
     if producer is not None or sequence is not None:
         check_producer(producer, sequence)
     if content is not None:

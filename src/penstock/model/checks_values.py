@@ -95,7 +95,7 @@ def check_name(
 
 
 def check_tenant(tenant: object) -> None:
-    if type(tenant) is not str or not _is_tenant(tenant):
+    if type(tenant) is not str or not is_tenant(tenant):
         raise Invalid(
             f"{show(tenant)} is not 1 to 63 of A-Z a-z 0-9 _ -, beginning with a letter or digit",
             "tenant",
@@ -109,7 +109,7 @@ def check_queue(queue: object, field: str = "queue") -> None:
 
 # Remembered, because each call names them and the same few come again and again.
 @lru_cache(maxsize=1024)
-def _is_tenant(name: str) -> bool:
+def is_tenant(name: str) -> bool:
     return _TENANT.fullmatch(name) is not None
 
 

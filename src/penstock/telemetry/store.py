@@ -4,6 +4,7 @@ What happened to jobs is counted by the `Meter`, by range: a call's answer does 
 repeated push adds nothing, a lease expires without a call).
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
 from time import perf_counter
@@ -61,6 +62,7 @@ class Telemetry(Wrapper):
 def _timed(method: Callable[..., Call[T]], operation: Operation) -> Callable[..., Call[T]]:
     """The method, timed and counted. Bound once, it is one call between caller and store."""
     took, errors = operation.took, operation.errors
+    bounds, counts = took.bounds, took.counts
 
     async def call(*said: Any, **named: Any) -> T:
         began = perf_counter()
@@ -73,6 +75,8 @@ def _timed(method: Callable[..., Call[T]], operation: Operation) -> Callable[...
             errors[UNEXPECTED] += 1
             raise
         finally:
-            took.add(perf_counter() - began)
+            seconds = perf_counter() - began
+            counts[bisect_left(bounds, seconds)] += 1
+            took.sum += seconds
 
     return call
