@@ -1,13 +1,14 @@
 """Options: each reaches its job, each says what is wrong with it."""
 
 import asyncio
+from array import array
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from penstock import Penstock, at_once, exponential, fixed, linear, waits
-from penstock.client.options import OF_TASKS, Options, TaskOptions
+from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions
 from penstock.model.errors import Invalid
 from penstock.model.job import Job
 from penstock.model.policy import Backoff
@@ -218,3 +219,8 @@ def test_a_task_knows_what_it_was_made_of(app: Penstock) -> None:
     assert repr(send) == "<task send on default>"
     assert send.is_async
     assert asyncio.run(send("ada")) == "ada"
+
+
+def test_jobs_are_packed_as_they_travel() -> None:
+    """What is packed is known to be right, and not looked at again on its way to a server."""
+    assert Plan().run(b"12", [1, 2]).ends == array("I", [1, 2])

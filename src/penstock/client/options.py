@@ -5,6 +5,7 @@ instants as datetime, priorities as words. `Plan` is what comes of it: everythin
 the payloads. What is not said keeps the meaning that it has in the contract.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
@@ -106,7 +107,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def run(self, data: bytes, ends: list[int]) -> Run:
         """The jobs whose payloads lie end to end in `data`."""
-        run = Run(queue=self.queue, data=data, ends=ends, options=(self.job,))
+        # Packed, as they travel: a store knows by that, too, that it need not look at each of them.
+        run = Run(queue=self.queue, data=data, ends=array("I", ends), options=(self.job,))
         if self.delay_ms is not None or self.run_at is not None:
             run = replace(run, delay_ms=self.delay_ms, run_at=self.run_at)
         if self.plain:

@@ -38,7 +38,7 @@ def claim(kernel: "Kernel", command: Claim) -> LeaseRecord | None:
             n = room(kernel, queue, n)
             if not n:
                 continue
-        elif n == 1 and not queue.groups:
+        elif (n == 1 or queue.counts[READY] == 1) and not queue.groups:
             lease = _claim_single(kernel, queue, command)
             if lease is not None:
                 return lease
@@ -50,7 +50,8 @@ def claim(kernel: "Kernel", command: Claim) -> LeaseRecord | None:
 
 
 def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseRecord | None:
-    """The hot path of claims for one job: a plain one, found by a cursor. None: take the long way.
+    """The hot path of claims that get one job: a plain one, found by a cursor. None: take the long
+    way.
 
     Written flat because calls cost more than what they do; `_grant` says what it means.
     """

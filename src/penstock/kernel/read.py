@@ -175,6 +175,9 @@ def cuts(run: HeldRun) -> Iterator[Cut]:
     look at each job.
     """
     block, lo, hi, mask = run.block, run.lo, run.hi, run.mask
+    if hi - lo == 1 and lo not in block.sides and not block.commits:
+        yield _cut_single(block, lo)
+        return
     first = bisect_right(block.pay_pos, lo)
     last = bisect_right(block.pay_pos, hi - 1)
     if first == last or hi - lo < (last - first + 1) * APART:
@@ -186,6 +189,23 @@ def cuts(run: HeldRun) -> Iterator[Cut]:
         if part is None or 1 in part:
             yield _cut(block, lo, end, part)
         lo = end
+
+
+def _cut_single(block: Block, offset: int) -> Cut:
+    """The hot path of one plain job, which an idle worker is given; `_cut` says what it means."""
+    created_at = block.created_at(offset)
+    chunk, begin, end = block.place(offset)
+    return Cut(
+        ids=IdRun(block.base + offset, 1),
+        places=None,
+        stretch=(chunk, begin, end),
+        ends=[end - begin],
+        options=(block.options[block.opts[offset]],),
+        option_of=None,
+        created_at=created_at,
+        run_at=block.run_at(offset) if block.due_ms else created_at,
+        individual={},
+    )
 
 
 def _cut(block: Block, lo: int, hi: int, mask: bytes | None) -> Cut:

@@ -146,33 +146,44 @@ def _times(block: "Block", offset: int) -> tuple[int, int]:
 
 def claimed(kernel: "Kernel", lease: "LeaseRecord") -> None:
     """By block: how a claim is cut into runs is otherwise at a replay behind a checkpoint."""
-    events, queue = kernel.events, lease.queue
-    assert events is not None
+    run = lease.runs[0]
+    if len(lease.runs) == 1 and run.hi - run.lo == 1:  # what an idle worker is given
+        _claimed(kernel, lease, run.block, run.lo, run.hi, None)
+        return
     for block, runs in by_block(lease):
         begin, end, held, _ = joined(runs)
         for lo, hi, mask in alike(block, begin, end, held):
-            offset = _first(lo, mask)
-            side = block.sides.get(offset)
-            options = block.options_of(offset)
-            pushed_at, ready_at = _times(block, offset)
-            events.append(
-                Event(
-                    kind="claimed",
-                    tenant=queue.tenant.name,
-                    queue=queue.name,
-                    at=lease.claimed_at,
-                    ids=Ids((IdRun(block.base + lo, hi - lo, mask),)),
-                    attempt=side.attempts if side is not None else 1,
-                    pushed_at=pushed_at,
-                    ready_at=ready_at,
-                    claimed_at=lease.claimed_at,
-                    worker=lease.worker,
-                    task=options.task,
-                    priority=options.priority if side is None else block.priority_of(offset),
-                    position=kernel.position,
-                    index=len(events),
-                )
-            )
+            _claimed(kernel, lease, block, lo, hi, mask)
+
+
+def _claimed(
+    kernel: "Kernel", lease: "LeaseRecord", block: "Block", lo: int, hi: int, mask: bytes | None
+) -> None:
+    """Jobs of one block that are alike."""
+    events, queue = kernel.events, lease.queue
+    assert events is not None
+    offset = lo if mask is None else lo + mask.index(1)
+    side = block.sides.get(offset)
+    options = block.options[block.opts[offset]] if side is None else block.options_of(offset)
+    pushed_at, ready_at = _times(block, offset)
+    events.append(
+        Event(
+            kind="claimed",
+            tenant=queue.tenant.name,
+            queue=queue.name,
+            at=lease.claimed_at,
+            ids=Ids((IdRun(block.base + lo, hi - lo, mask),)),
+            attempt=side.attempts if side is not None else 1,
+            pushed_at=pushed_at,
+            ready_at=ready_at,
+            claimed_at=lease.claimed_at,
+            worker=lease.worker,
+            task=options.task,
+            priority=options.priority if side is None else block.priority_of(offset),
+            position=kernel.position,
+            index=len(events),
+        )
+    )
 
 
 def completed(

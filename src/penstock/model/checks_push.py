@@ -127,7 +127,7 @@ def check_runs(
 ) -> None:
     if type(runs) is list and len(runs) == 1 and _is_plain(runs[0], right):
         if contents and runs[0].options[0].codec == "json":
-            _check_contents(runs[0])
+            payloads.check_many("json", runs[0].data, runs[0].ends)
         return
     check_listed(runs, "runs")
     total = 0

@@ -313,7 +313,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     runs: tuple[ClaimedRun, ...]
 
     def __len__(self) -> int:
-        return sum(len(run.ids) for run in self.runs)
+        return sum([len(run.ids) for run in self.runs])
 
     @property
     def ids(self) -> list[int]:

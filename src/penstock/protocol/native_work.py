@@ -42,7 +42,7 @@ class Claimed(Answer, kw_only=True):
             token=self.lease,
             queue=self.queue,
             expires_at=self.expires_at,
-            runs=tuple(run.run() for run in self.runs),
+            runs=tuple([run.run() for run in self.runs]),
         )
 
 
@@ -71,7 +71,7 @@ class Claim(Native, kw_only=True, tag="CLAIM"):
         )
         if lease is not None:
             room = session.frame_limit // 2  # the rest is for what stands beside the payloads
-            if sum(len(run.data) for run in lease.runs) > room:
+            if sum([len(run.data) for run in lease.runs]) > room:
                 lease = await self._cut(session, tenant, lease, room)
         return Claimed.of(lease)
 

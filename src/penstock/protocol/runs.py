@@ -160,19 +160,21 @@ class ClaimedJobs(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def packed_claim(lease: Lease) -> tuple[ClaimedJobs, ...]:
     return tuple(
-        ClaimedJobs(
-            first=run.ids.first,
-            span=run.ids.span,
-            mask=run.ids.mask,
-            data=run.data,
-            ends=pack_ends(run.ends),
-            options=run.options,
-            option_of=run.option_of,  # type: ignore[arg-type] # bytes or a list, or a tuple of them
-            created_at=run.created_at,  # type: ignore[arg-type]
-            run_at=run.run_at,  # type: ignore[arg-type]
-            individual=run.individual,
-        )
-        for run in lease.runs
+        [
+            ClaimedJobs(
+                first=run.ids.first,
+                span=run.ids.span,
+                mask=run.ids.mask,
+                data=run.data,
+                ends=pack_ends(run.ends),
+                options=run.options,
+                option_of=run.option_of,  # type: ignore[arg-type] # bytes, a list or a tuple
+                created_at=run.created_at,  # type: ignore[arg-type]
+                run_at=run.run_at,  # type: ignore[arg-type]
+                individual=run.individual,
+            )
+            for run in lease.runs
+        ]
     )
 
 

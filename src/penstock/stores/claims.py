@@ -19,6 +19,7 @@ from penstock.model.errors import Overloaded, Unavailable
 from penstock.model.job import Lease
 from penstock.stores.granting import Grant, chunks_of, grant_of, lease_of
 from penstock.stores.journal.base import JournalError
+from penstock.stores.prompt import Prompt
 from penstock.stores.safety import WRITTEN
 from penstock.stores.waiting import FAR, Line, Waiter
 
@@ -33,6 +34,7 @@ class Claims:
         self._engine = engine
         self.line = Line()
         self._serial = 0
+        self.served: list[tuple[Prompt[Grant | None], Grant]] = []  # and not told yet
 
     async def claim(
         self,
@@ -113,7 +115,7 @@ class Claims:
         wait_ms: int,
     ) -> Lease | None:
         engine = self._engine
-        future: asyncio.Future[Grant | None] = asyncio.get_running_loop().create_future()
+        future: Prompt[Grant | None] = Prompt(loop=asyncio.get_running_loop())
         self._serial += 1
         deadline = engine.clock.elapsed_ms() + wait_ms
         waiter = Waiter(tenant, queues, n, lease_ms, worker, deadline, future, self._serial)
@@ -162,7 +164,16 @@ class Claims:
                     engine.arm(self._until_token(waiter.tenant, waiter.queues, FAR))
                     break
                 self._leave(waiter)
-                waiter.future.set_result(self._grant(record))
+                self.served.append((waiter.future, self._grant(record)))
+
+    def hand_over(self) -> None:
+        """Those who were served hear of it: one alone at once, several in the next turn."""
+        served, self.served = self.served, []
+        if len(served) == 1:
+            served[0][0].settle(served[0][1])
+        else:
+            for future, grant in served:
+                future.set_result(grant)
 
     def lapse(self, elapsed: int) -> None:
         """Those who have waited as long as they wanted get their answer."""
@@ -206,6 +217,7 @@ class Claims:
         kernel.stirred |= dict.fromkeys(self._metered())
         if kernel.stirred:
             self.serve()
+            self.hand_over()
 
     def until_metered(self, elapsed: int) -> list[int]:
         """How long each queue that somebody waits at holds its next job back."""

@@ -154,6 +154,8 @@ class Engine:
             kernel.freed.clear()
         if kernel.wall_due < self._armed_wall or kernel.elapsed_due < self._armed_elapsed:
             self.arm()
+        if self.claims.served:
+            self.claims.hand_over()
 
     def look(self) -> Kernel:
         """The kernel, brought to the present, for reading."""

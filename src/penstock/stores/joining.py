@@ -57,6 +57,8 @@ class Parcel:
                 future.set_result(Pushed((PushedRun(first, count),)))
             first += count
 
+    settle = set_result  # see `Prompt`
+
     def set_exception(self, error: PenstockError) -> None:
         """In a turn of its own: it may send again, and whoever tells us is in the midst of it."""
         self.over = True

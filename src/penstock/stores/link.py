@@ -32,6 +32,7 @@ from penstock.protocol.native_look import Unwatch, Watch
 from penstock.protocol.native_push import PushRun
 from penstock.stores.again import Again
 from penstock.stores.joining import Joined, Parcel
+from penstock.stores.prompt import Prompt
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
 from penstock.stores.wire import Entry, Wire
@@ -40,6 +41,7 @@ PUSHES: Final = 512  # in flight: fewer than the answers that a producer is reme
 SPARE: Final = 100  # requests that we never use for calls, so that one can always be given up
 CONNECT_S: Final = 5.0  # for one attempt
 SILENCE_S: Final = 15.0  # without a word while something is awaited: we ask; twice that: it is lost
+LARGE: Final = 64 << 10  # bytes of a frame that is worth a call of the system by itself
 REPEATS: Final = 5  # of one request: after that many lost answers it may be what ends the server
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -129,7 +131,7 @@ class Link:
         """Have it sent as soon as it can be, in order."""
         if self.joined:
             self.joined.flush()  # what came before goes before
-        return self._submit(request, self.loop.create_future(), repeat, push)
+        return self._submit(request, Prompt(loop=self.loop), repeat, push)
 
     def _submit(self, request: Request, future: Any, repeat: bool, push: bool) -> Entry:
         if self._closed:
@@ -178,8 +180,10 @@ class Link:
         self._pending[entry.number] = entry
         self._pushes += entry.push
         self._out.append(entry)
-        if len(self._pending) == 1:
-            self._write_out()  # nothing to join it with; a lone caller pays for no turn but its own
+        if len(self._pending) == 1 or len(entry.frame) >= LARGE:
+            # There is nothing to join it with, and a lone caller pays for no turn but its own; or to
+            # join it would cost more than to send it.
+            self._write_out()
         elif not self._flushing:
             # What is asked in one turn goes out together at its end.
             self._flushing = True
@@ -229,7 +233,7 @@ class Link:
             self._make_room(entry)
             return
         if self._ready:
-            future = self.loop.create_future()
+            future = Prompt(loop=self.loop)
             asked = self._entry(Abandon(request=entry.number), future, False, False)
             asked.future.add_done_callback(_ignore)
             asked.future.add_done_callback(lambda _: self._make_room(entry))
@@ -244,7 +248,7 @@ class Link:
     def post(self, request: Request) -> None:
         """Send it if there is a connection; nobody wants to know what becomes of it."""
         if self._ready and not self._closed:
-            entry = self._entry(request, self.loop.create_future(), False, False)
+            entry = self._entry(request, Prompt(loop=self.loop), False, False)
             entry.future.add_done_callback(_ignore)
             self._send(entry)
 
@@ -336,7 +340,7 @@ class Link:
             return False
         self._pending.clear()
         self._pushes -= entry.push
-        entry.future.set_result(answer)
+        entry.future.settle(answer)
         return True
 
     def _told(self, message: Message) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Any, Final
 
+from penstock.stores.prompt import Prompt
+
 Spot = tuple[str, str]  # tenant, queue
 
 FAR: Final = 1 << 62  # later than any deadline
@@ -27,7 +29,7 @@ class Waiter:
         lease_ms: int | None,
         worker: str,
         deadline: int,
-        future: "asyncio.Future[Any]",
+        future: Prompt[Any],
         serial: int,
     ) -> None:
         self.tenant = tenant
@@ -62,7 +64,8 @@ class Line:
 
     def leave(self, waiter: Waiter) -> list[Spot]:
         """Answers the spots where nobody waits any more."""
-        self._all.pop(waiter, None)
+        if self._all.pop(waiter, waiter) is not None:
+            return []  # it has left already
         empty = []
         for queue in waiter.queues:
             spot = (waiter.tenant, queue)

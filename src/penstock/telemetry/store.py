@@ -55,8 +55,8 @@ class Telemetry(Wrapper):
         """How many calls were refused with that code."""
         return sum(operation.errors[code] for operation in self.operations.values())
 
-    async def _made(self, name: str, call: Call[T]) -> T:
-        return await _timed(lambda: call, self.operations[name])()
+    def _made(self, name: str, call: Call[T]) -> Call[T]:
+        return _timed(lambda: call, self.operations[name])()
 
 
 def _timed(method: Callable[..., Call[T]], operation: Operation) -> Callable[..., Call[T]]:

@@ -128,4 +128,4 @@ class Held:
 
 def _shortest(lease: Lease) -> int:
     """No longer than the lease is: it is as long as the longest that one of its jobs asks for."""
-    return min(each.lease_ms or LEASE_MS for run in lease.runs for each in run.options)
+    return min([each.lease_ms or LEASE_MS for run in lease.runs for each in run.options])

@@ -1,0 +1,238 @@
+"""A future whose settling resumes the task that awaits it, there and then."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+
+import pytest
+
+from penstock.protocol.native_push import PushRun
+from penstock.protocol.native_work import Claim
+from penstock.stores.prompt import Prompt
+from tests.unit.served import Rig, turns
+
+HOUR = 3_600_000
+
+
+async def by_a_callback(call: Callable[[], None]) -> None:
+    """Make the call as the loop makes those of its transports: outside of every task."""
+    made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def make() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - for whoever asked for it
+            made.set_exception(error)
+        else:
+            made.set_result(None)
+
+    asyncio.get_running_loop().call_soon(make)
+    await made
+
+
+def on_a_loop(case: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    async def whole() -> None:
+        await case()
+
+    def test() -> None:
+        asyncio.run(whole())
+
+    test.__name__ = getattr(case, "__name__", "case")
+    return test
+
+
+def prompt() -> Prompt[int]:
+    return Prompt(loop=asyncio.get_running_loop())
+
+
+@on_a_loop
+async def test_who_waits_has_gone_on_when_it_is_settled() -> None:
+    future, seen = prompt(), list[int]()
+
+    async def wait() -> None:
+        seen.append(await future)
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+
+    def settle() -> None:
+        future.settle(7)
+        assert seen == [7]
+
+    await by_a_callback(settle)
+    await task
+    assert seen == [7]  # and once
+
+
+@on_a_loop
+async def test_within_another_task_it_is_a_future_like_any_other() -> None:
+    future, seen = prompt(), list[int]()
+
+    async def wait() -> None:
+        seen.append(await future)
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    future.settle(7)
+    assert seen == []
+    await task
+    assert seen == [7]
+
+
+@on_a_loop
+async def test_who_comes_later_finds_the_answer() -> None:
+    future = prompt()
+    await by_a_callback(lambda: future.settle(7))
+    assert await future == 7
+
+
+@on_a_loop
+async def test_what_goes_wrong_behind_it_is_the_tasks_own() -> None:
+    future = prompt()
+
+    async def wait() -> None:
+        await future
+        raise RuntimeError("mine")
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    await by_a_callback(lambda: future.settle(7))
+    with pytest.raises(RuntimeError, match="mine"):
+        await task
+
+
+@on_a_loop
+async def test_a_task_that_is_cancelled_meanwhile_hears_of_that() -> None:
+    future = prompt()
+
+    async def wait() -> int:
+        return await future
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert future.cancelled()
+
+
+@on_a_loop
+async def test_a_task_that_is_cancelled_as_it_is_settled_is_told_once() -> None:
+    future, ends = prompt(), list[str]()
+
+    async def wait() -> None:
+        try:
+            await future
+            ends.append("settled")
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+
+    def both() -> None:
+        future.settle(7)
+        task.cancel()
+
+    await by_a_callback(both)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ends == ["settled", "cancelled"]
+
+
+@on_a_loop
+async def test_context_variables_are_the_tasks_own() -> None:
+    whose: ContextVar[str] = ContextVar("whose", default="nobody's")
+    future, seen = prompt(), list[str]()
+
+    async def wait() -> None:
+        whose.set("the task's")
+        await future
+        seen.append(whose.get())
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+
+    def settle() -> None:
+        whose.set("the callback's")
+        future.settle(7)
+        assert whose.get() == "the callback's"
+
+    await by_a_callback(settle)
+    await task
+    assert seen == ["the task's"]
+
+
+@on_a_loop
+async def test_a_second_one_settled_by_who_goes_on_has_its_own_turn() -> None:
+    one, two, seen = prompt(), prompt(), list[str]()
+
+    async def first() -> None:
+        await one
+        two.settle(2)  # in the midst of this task: nobody runs within it
+        seen.append("first")
+
+    async def second() -> None:
+        await two
+        seen.append("second")
+
+    tasks = asyncio.create_task(first()), asyncio.create_task(second())
+    await asyncio.sleep(0)
+    await by_a_callback(lambda: one.settle(1))
+    await asyncio.gather(*tasks)
+    assert seen == ["first", "second"]
+
+
+@on_a_loop
+async def test_plain_callbacks_are_called_in_the_next_turn() -> None:
+    future, seen = prompt(), list[int]()
+    future.add_done_callback(lambda done: seen.append(done.result()))
+
+    def settle() -> None:
+        future.settle(7)
+        assert seen == []
+
+    await by_a_callback(settle)
+    await asyncio.sleep(0)
+    assert seen == [7]
+
+
+# -- where it is used ------------------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_an_idle_worker_has_its_job_before_the_producer_is_answered() -> None:
+    rig = Rig()
+    worker, producer = rig.wire(), rig.wire()
+    worker.say(Claim(queues=["q"], wait_ms=HOUR, req_id="claim"))
+    await turns()
+
+    def push() -> None:
+        producer.say(PushRun(queue="q", payloads=[b"1"], req_id="push"))
+        (claimed,) = worker.told()
+        assert claimed["runs"][0]["data"] == b"1"
+
+    await by_a_callback(push)
+    assert [answer["reqId"] for answer in producer.told()] == ["push"]
+    await rig.close()
+
+
+@on_a_loop
+async def test_many_idle_workers_are_given_theirs_in_the_next_turn() -> None:
+    rig = Rig()
+    workers, producer = [rig.wire() for _ in range(3)], rig.wire()
+    for worker in workers:
+        worker.say(Claim(queues=["q"], wait_ms=HOUR, req_id="claim"))
+    await turns()
+
+    def push() -> None:
+        producer.say(PushRun(queue="q", payloads=[b"1", b"2", b"3"], req_id="push"))
+        assert [answer["reqId"] for answer in producer.told()] == ["push"]
+        assert not any(worker.writes for worker in workers)
+
+    await by_a_callback(push)
+    await turns()
+    assert [worker.told()[0]["runs"][0]["data"] for worker in workers] == [b"1", b"2", b"3"]
+    await rig.close()
