@@ -45,6 +45,7 @@ WORTH_S: Final = 0.1
 LAST_S: Final = 5.0  # that it may take; without it the next start replays the log, as after a crash
 CLOSED_BEFORE: Final = "the store was closed before this was safe"
 AHEAD: Final = 256 << 10  # bytes of payloads that make a batch worth its own fsync
+FADING: Final = 0.9  # of what was in flight, from one batch to the next
 ROOM_CHECK_S: Final = 0.2  # how long we trust what we know of the disk's free space
 
 
@@ -100,6 +101,7 @@ class Keeper:
         self._scheduled = False
         self._writing: deque[tuple[Batch, int]] = deque()  # cut, with what was staged of them
         self._staged = 0  # bytes of payloads that the writer has of the next batch
+        self._flight = 0.0  # most of them that lately were not safe
         self._turns: list[asyncio.Future[None]] = []  # of those who wait for the next batch
         self._closing = False
         self._gone = False  # nothing is written any more
@@ -174,10 +176,12 @@ class Keeper:
 
     def _cut_large(self) -> None:
         """A large batch goes to the writer while that still writes the one before: neither waits
-        for the other then. What is in flight is halved by waiting for as much as that one has."""
-        if self._staged < AHEAD or self._interval_s or len(self._writing) > 1:
+        for the other then. It waits for half of what is in flight: while the writer has one half,
+        the other comes together."""
+        if self._staged < AHEAD or self._interval_s:
             return
-        if not self._writing or self._staged >= self._writing[0][1]:
+        self._flight = max(self._flight, self._staged + sum([size for _, size in self._writing]))
+        if len(self._writing) < 2 and (not self._writing or 2 * self._staged >= self._flight):
             self._cut()
 
     def _cut(self) -> None:
@@ -208,6 +212,7 @@ class Keeper:
 
     def _written(self, written: Written) -> None:
         batch = self._writing.popleft()[0]
+        self._flight *= FADING
         self._take_turns()
         if self._broken is not None:
             return
