@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -25,6 +26,7 @@ from penstock.events.segments import Rules
 from penstock.model.errors import Unavailable
 from penstock.model.job import Run
 from penstock.open import open_store
+from penstock.stores import keeper
 from penstock.stores.remote import RemoteStore
 from penstock.stores.target import target_of
 from tests.faults.stores import LONG, ROOT, SCHEMES, in_both_runs, url_of
@@ -37,7 +39,8 @@ pytestmark = [*in_both_runs, pytest.mark.timeout(3_600 if LONG else 120)]
 PUSHES: Final = 300  # jobs, before a server is killed
 KILLS: Final = 12 if LONG else 2
 CASES: Final = [(scheme, case) for scheme in SCHEMES for case in range(8)]
-WHOLE: Final = 1_000_000  # records, before which there is no checkpoint
+# Nothing is cut off the log by a checkpoint before it is as long as that.
+WHOLE: Final = {"checkpoint_records": 1_000_000, "checkpoint_replay_s": 3_600}
 POINTS: Final = ("after sync", "checkpoint final", "checkpoint done", "truncation slice")
 ENDS: Final = ("completed", "dead", "cancelled", "expired")
 each_case = pytest.mark.parametrize(("scheme", "case"), CASES if LONG else [("sqlite", 0)], ids=str)
@@ -73,15 +76,19 @@ async def _open_and_close(url: str, events: EventLog | None = None) -> None:
 
 def retold(scheme: str, directory: Path) -> list[Line]:
     """What the whole log tells to an event log that has nothing."""
-    url = url_of(scheme, directory, checkpoint_records=WHOLE)
+    url = url_of(scheme, directory, **WHOLE)
     asyncio.run(_open_and_close(url, EventLog(directory / "again", Rules(reserve_bytes=0))))
     return list(read(directory / "again"))
 
 
 @each_case
-def test_killed_it_has_what_the_whole_log_tells(scheme: str, case: int, tmp_path: Path) -> None:
-    url = with_events(scheme, tmp_path, checkpoint_records=WHOLE)
+def test_killed_it_has_what_the_whole_log_tells(
+    scheme: str, case: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = with_events(scheme, tmp_path, **WHOLE)
     kill_at_random(url, tmp_path / "history", Random(f"{scheme} {case}"))
+    monkeypatch.setattr(keeper, "WORTH", inf)  # the checkpoint that is written at a close
+    monkeypatch.setattr(keeper, "WORTH_S", inf)
     lines = told(url, tmp_path / "events")
     again = retold(scheme, tmp_path)
     assert len(lines) > 20

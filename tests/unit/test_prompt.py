@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 
 import pytest
 
@@ -163,6 +163,20 @@ async def test_context_variables_are_the_tasks_own() -> None:
     await by_a_callback(settle)
     await task
     assert seen == ["the task's"]
+
+
+@on_a_loop
+async def test_a_task_whose_context_is_in_use_goes_on_in_the_next_turn() -> None:
+    future, seen, shared = prompt(), list[int](), copy_context()
+
+    async def wait() -> None:
+        seen.append(await future)
+
+    task = asyncio.get_running_loop().create_task(wait(), context=shared)
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(future.settle, 7, context=shared)
+    await task
+    assert seen == [7]
 
 
 @on_a_loop

@@ -34,4 +34,7 @@ class Prompt(asyncio.Future[T]):
             return
         self.remove_done_callback(resume)
         self.set_result(answer)
-        within.run(resume, self)
+        try:
+            within.run(resume, self)
+        except RuntimeError:  # of a context that this very callback runs in; a task's are its own
+            self.get_loop().call_soon(resume, self, context=within)
