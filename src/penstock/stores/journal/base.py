@@ -78,6 +78,15 @@ def nothing() -> None:
 class Journal(ABC):
     scheme: str
 
+    @property
+    def untidy(self) -> bool:
+        """Whether `tidy` may give back room; asked by the thread that writes."""
+        return False
+
+    def tidy(self) -> None:  # noqa: B027 -- a journal need not
+        """Give back to the file system some of the room that is needed no more. Called by the thread
+        that writes, when it has nothing to write; what takes long is done beside it."""
+
     @abstractmethod
     def open(self, *, read_only: bool = False) -> dict[str, Any]:
         """The facts written last; nothing for a journal that has just been made."""

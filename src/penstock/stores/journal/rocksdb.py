@@ -7,6 +7,7 @@ other threads run meanwhile.
 """
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
@@ -52,6 +53,8 @@ MEMTABLE: Final = 16 << 20
 MEMTABLES: Final = 4  # a write that had to wait for one would hold up the loop's thread
 WAL_KEPT: Final = 64 << 20
 BLOB_AT: Final = 4_096  # larger values lie in blob files, which compactions leave alone
+COMPACT_AT: Final = 8 << 20  # bytes of files before we look whether they are needed …
+GARBAGE: Final = 4  # … and the part of the chunks that is not, which makes it worth a compaction
 
 
 def _number(value: int) -> bytes:
@@ -70,6 +73,8 @@ class RocksJournal(Journal):
         self._staged: set[int] = set()  # the chunks in it
         self._stuck = False  # a write failed: RocksDB takes no more until it is opened anew
         self._reopening = threading.Lock()  # a reader waits while the writer opens the files anew
+        self._roomy = False  # there may be chunks in the files that are needed no more
+        self._compacting: threading.Thread | None = None
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -78,6 +83,7 @@ class RocksJournal(Journal):
             self._open(read_only)
             if not read_only:  # RocksDB leaves it to us that its directory keeps its name
                 sync_names(self.path.parent)
+                self._roomy = True
             return {
                 name.decode(): msgspec.msgpack.decode(unsealed(value, f"fact {name!r}"))
                 for name, value in self._tables["facts"].items()
@@ -212,6 +218,7 @@ class RocksJournal(Journal):
             out.put(name.encode(), sealed(msgspec.msgpack.encode(fact)), families["facts"])
         if batch.truncate is not None:
             self._truncate(out, batch.truncate)
+        self._roomy = self._roomy or bool(batch.dropped)
         return out
 
     def _truncate(self, out: WriteBatch, upto: int) -> None:
@@ -223,6 +230,51 @@ class RocksJournal(Journal):
         last = int.from_bytes(entries.value()[:8])
         end = last + 1 if last <= upto else int.from_bytes(entries.key())
         out.delete_range(_number(0), _number(end), self._families["log"])
+
+    # -- what is needed no more --------------------------------------------------------------------
+
+    # RocksDB compacts what it writes, and a deletion is a few bytes: a backlog that was drained
+    # would lie in its blob files until as much again has come in.
+
+    @property
+    def untidy(self) -> bool:
+        return self._roomy and (self._compacting is None or not self._compacting.is_alive())
+
+    def tidy(self) -> None:
+        self._roomy = False
+        if self.sizes()["file"] > COMPACT_AT and self._garbage():
+            self._compacting = threading.Thread(
+                target=self._compact, name="penstock-compact", daemon=True
+            )
+            self._compacting.start()
+
+    def _garbage(self) -> bool:
+        """Whether a quarter or more of the chunks in the files are not needed any more."""
+        chunks = self._tables["chunks"]
+        written = deleted = 0
+        for where in ("active-mem-table", "imm-mem-tables"):
+            written += chunks.property_int_value(f"rocksdb.num-entries-{where}") or 0
+            deleted += chunks.property_int_value(f"rocksdb.num-deletes-{where}") or 0
+        said = chunks.property_value("rocksdb.aggregated-table-properties") or ""
+        found = dict(re.findall(r"# (entries|deletions)=(\d+)", said))
+        written += int(found.get("entries", 0))
+        deleted += int(found.get("deletions", 0))
+        return deleted * GARBAGE >= max(written - deleted, 1)
+
+    def _compact(self) -> None:
+        """Beside everything else: to move what lives out of old files may take its time."""
+        for table in list(self._tables.values()):  # all: a WAL goes when nobody needs it
+            try:
+                table.compact_range(None, None)
+            except Exception as error:  # noqa: BLE001 -- nothing is lost but room
+                log.debug("%s could not be compacted: %s", self.path, error)
+                return
+
+    def _stop_compacting(self) -> None:
+        if self._compacting is not None and self._db is not None:
+            self._db.cancel_all_background(False)
+            self._compacting.join()
+            self._compacting = None
 
     def _reopen(self) -> None:
         with self._reopening:
@@ -266,6 +318,7 @@ class RocksJournal(Journal):
     def _shut(self) -> None:
         """Close the files. What cannot be moved from the WAL to its place any more stays there."""
         assert self._db is not None, "opened first"
+        self._stop_compacting()
         self._tables.clear()
         self._families.clear()
         with suppress(Exception):

@@ -47,7 +47,7 @@ WAL_KEPT: Final = 64 << 20  # and cuts a WAL that grew beyond this
 BUSY_MS: Final = 5_000  # that somebody else may have the file locked for
 TRUNCATED: Final = 64  # groups that one batch takes off the log
 SHRINK_AT: Final = (8 << 20) // PAGE  # free pages before they are given back …
-SHRUNK: Final = (1 << 20) // PAGE  # … by so many a batch
+SHRUNK: Final = (1 << 20) // PAGE  # … by so many a batch, or at a time where there is none
 
 _SCHEMA: Final = """
 CREATE TABLE facts(name TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID;
@@ -93,6 +93,7 @@ class SqliteJournal(Journal):
         self._mover: WalMover | None = None
         self._level = ""
         self._staged: set[int] = set()  # chunks in the open transaction
+        self._roomy = False  # there may be free pages to give back
 
     @property
     def _db(self) -> apsw.Connection:
@@ -129,6 +130,7 @@ class SqliteJournal(Journal):
             self._read = db if read_only else self._reader()
             if not read_only:
                 self._mover = WalMover(db, self.path, MOVE_AT, FINISH_AT)
+                self._roomy = True
         except apsw.Error as error:
             raise JournalError(f"{self.path}: {error}") from error
         return facts
@@ -265,15 +267,38 @@ class SqliteJournal(Journal):
             )
             more = db.changes() == TRUNCATED
         if batch.dropped or batch.truncate is not None or batch.superseded:
+            self._roomy = True
+        if self._roomy:
             self._shrink()
         return more
 
     def _shrink(self) -> None:
         """Give free pages back to the file system, a few at a time."""
         free = self._db.pragma("freelist_count")
-        if free > SHRINK_AT and free * 4 > self._db.pragma("page_count"):
+        self._roomy = free > SHRINK_AT and free * 4 > self._db.pragma("page_count")
+        if self._roomy:
             # It gives back one page per row that it is asked for.
             self._db.execute(f"PRAGMA incremental_vacuum({SHRUNK})").fetchall()
+
+    @property
+    def untidy(self) -> bool:
+        return self._roomy and not self._staged
+
+    def tidy(self) -> None:
+        try:
+            self._begin("NORMAL")
+            try:
+                self._shrink()
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+        except apsw.FullError:
+            self._roomy = False  # until something is dropped again
+        except apsw.Error as error:
+            raise JournalError(f"{self.path}: {error}") from error
+        if not self._roomy and self._mover is not None:
+            self._mover.move()  # the file is cut by that
 
     def forget_after(self, checkpoint: int) -> None:
         try:

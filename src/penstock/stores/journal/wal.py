@@ -50,10 +50,15 @@ class WalMover:
             self._round += 1
         self._pages = pages
         worth = self._move_at if pages < self._finish_at else self._move_at // EAGER
-        if pages - self._moved >= worth and self._idle.is_set():
+        if pages - self._moved >= worth:
+            self.move()
+        return apsw.SQLITE_OK
+
+    def move(self) -> None:
+        """Have a pass made, if none is."""
+        if self._pages > self._moved and self._idle.is_set():
             self._idle.clear()
             self._asked.put(self._round)
-        return apsw.SQLITE_OK
 
     def before_a_batch(self) -> None:
         """Between two transactions: move the rest, if it is time to."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from penstock.stores.journal.base import Batch, Full, Journal
@@ -29,6 +29,8 @@ class Written(NamedTuple):
 
 Done = Callable[[Written], None]
 
+REST_S: Final = 0.05  # without anything to write, before we tidy up …
+PACE_S: Final = 0.005  # … bit by bit, with so long between two: others use the disk, too
 SMOOTHING: Final = 0.1  # of the newest write in the mean that `health` shows
 
 
@@ -69,7 +71,7 @@ class Writer:
 
     def _run(self) -> None:
         begun = 0
-        while (batch := self._batches.get()) is not None:
+        while (batch := self._next()) is not None:
             if isinstance(batch, tuple):
                 self._stage(*batch)
                 continue
@@ -86,6 +88,23 @@ class Writer:
             if begun == self._submitted:
                 self._tell()
         self._tell()
+
+    def _next(self) -> Batch | tuple[int, bytes] | None:
+        """What is to be done. While there is nothing, files that are too large get smaller."""
+        pause_s = REST_S
+        while self._journal.untidy and self._spoilt is None:
+            try:
+                return self._batches.get(timeout=pause_s)
+            except Empty:
+                self._tidy()
+                pause_s = PACE_S
+        return self._batches.get()
+
+    def _tidy(self) -> None:
+        try:
+            self._journal.tidy()
+        except Exception as failed:  # noqa: BLE001 -- nobody waits for it: the next batch fails of it
+            self._spoilt = failed
 
     def _stage(self, chunk: int, data: bytes) -> None:
         try:
