@@ -6,7 +6,7 @@ in the order in which they came, whichever queue a job turns up in.
 
 import asyncio
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from penstock.stores.prompt import Prompt
@@ -14,6 +14,7 @@ from penstock.stores.prompt import Prompt
 Spot = tuple[str, str]  # tenant, queue
 
 FAR: Final = 1 << 62  # later than any deadline
+MANY: Final = 64  # deadlines of those who are gone that may lie between the others'
 
 
 class Waiter:
@@ -66,6 +67,9 @@ class Line:
         """Answers the spots where nobody waits any more."""
         if self._all.pop(waiter, waiter) is not None:
             return []  # it has left already
+        if len(self._deadlines) > MANY + 2 * len(self._all):
+            self._deadlines = [(each.deadline, each.serial, each) for each in self._all]
+            heapify(self._deadlines)
         empty = []
         for queue in waiter.queues:
             spot = (waiter.tenant, queue)
@@ -122,6 +126,9 @@ class Awaited:
         """True if nobody waits for this job any more."""
         self._count -= 1
         self._settled.discard(future)
+        if len(self._deadlines) > MANY + 2 * self._count:
+            self._deadlines = [each for each in self._deadlines if not each[2].done()]
+            heapify(self._deadlines)
         waiting = self._futures.get(job_id)
         if waiting is None:
             return True

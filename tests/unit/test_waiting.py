@@ -1,0 +1,48 @@
+"""Who waits is found by the deadline, and who is gone is forgotten, whoever waits on."""
+
+import asyncio
+from typing import Any
+
+from penstock.stores.prompt import Prompt
+from penstock.stores.waiting import FAR, MANY, Awaited, Line, Waiter
+from tests.unit.test_connection import looped
+
+ROUNDS = 20 * MANY
+
+
+def waiter(serial: int, deadline: int) -> Waiter:
+    future: Prompt[Any] = Prompt(loop=asyncio.get_running_loop())
+    return Waiter("t", ("q",), 1, None, "", deadline, future, serial)
+
+
+@looped
+async def test_claims_that_were_served_are_forgotten_though_an_older_one_waits() -> None:
+    line = Line()
+    oldest = waiter(0, 10)
+    line.join(oldest)
+    for serial in range(1, ROUNDS):
+        served = waiter(serial, 1_000 + serial)
+        line.join(served)
+        line.leave(served)
+    assert len(line._deadlines) <= MANY + 3
+    assert line.due() == 10
+    last = waiter(ROUNDS, 5)
+    line.join(last)
+    assert list(line.lapsed(7)) == [last]
+    line.leave(last)
+    assert list(line.lapsed(10)) == [oldest]
+    line.leave(oldest)
+    assert line.due() == FAR
+
+
+@looped
+async def test_results_that_were_answered_are_forgotten_though_an_older_caller_waits() -> None:
+    awaited = Awaited()
+    oldest = awaited.join(1, 10)
+    for job in range(2, ROUNDS):
+        future = awaited.join(job, 1_000 + job)
+        for told in awaited.settle(job):
+            told.set_result(None)
+        awaited.leave(job, future)
+    assert len(awaited._deadlines) <= MANY + 3
+    assert list(awaited.lapsed(10)) == [oldest]
