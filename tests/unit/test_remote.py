@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -330,6 +331,23 @@ async def test_a_peer_that_is_silent_is_found_out(monkeypatch: pytest.MonkeyPatc
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         with pytest.raises(Unavailable, match="not known"):
             await waiting
+
+
+@looped
+async def test_a_loop_that_was_held_up_takes_nobody_for_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "SILENCE_S", 0.2)
+    async with World() as world:
+        waiting = asyncio.ensure_future(world.store.claim("default", ["q"], wait_ms=60_000))
+        link = world.store._link()
+        await until(lambda: bool(link._pending))
+        asked = link._number
+        time.sleep(3 * links.SILENCE_S)  # noqa: ASYNC251 # a caller that blocks its loop
+        await until(lambda: link._number > asked)  # it has been asked whether it is there
+        assert world.proxy.made == 1
+        await world.store.push("default", ONE)
+        assert await waiting is not None
 
 
 # -- callers that are gone -------------------------------------------------------------------------

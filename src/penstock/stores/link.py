@@ -89,6 +89,7 @@ class Link:
         self._greeting: asyncio.Future[Message] | None = None
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._listen_at = 0.0  # when it is due
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -340,7 +341,8 @@ class Link:
             return False
         self._pending.clear()
         self._pushes -= entry.push
-        entry.future.settle(answer)
+        if not entry.future.settle(answer) and entry.late is not None:
+            entry.late(answer)
         return True
 
     def _told(self, message: Message) -> None:
@@ -447,7 +449,7 @@ class Link:
         self._ready = True
         self._heard = self.loop.time()
         if self._timer is None:
-            self._timer = self.loop.call_later(SILENCE_S, self._listen_for_silence)
+            self._listen()
         self._pump()
 
     def _refuse_late(self, error: PenstockError) -> float | None:
@@ -512,13 +514,20 @@ class Link:
         self._timer = None
         if self._closed or not self._ready:
             return
-        silent = self.loop.time() - self._heard
+        now = self.loop.time()
+        # While the loop was held up we could not hear: what was said then lies there unread.
+        self._heard += max(now - self._listen_at, 0.0)
+        silent = now - self._heard
         if self._pending and silent >= 2 * SILENCE_S:
             self._drop()
             return
         if silent >= SILENCE_S and (self._pending or self._watchers or self._keep):
             self.post(Ping())
-        self._timer = self.loop.call_later(SILENCE_S, self._listen_for_silence)
+        self._listen()
+
+    def _listen(self) -> None:
+        self._listen_at = self.loop.time() + SILENCE_S
+        self._timer = self.loop.call_at(self._listen_at, self._listen_for_silence)
 
     # -- the end ---------------------------------------------------------------------------------
 
