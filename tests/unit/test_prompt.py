@@ -1,20 +1,29 @@
 """A future whose settling resumes the task that awaits it, there and then."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+import sys
+from collections.abc import Callable
 from contextvars import ContextVar, copy_context
+from typing import Any
 
 import pytest
+import uvloop
 
+from penstock.model.job import JobSpec
+from penstock.open import open_store
 from penstock.protocol.native_push import PushRun
 from penstock.protocol.native_work import Claim
+from penstock.stores.clock import ManualClock
 from penstock.stores.prompt import Prompt
 from tests.unit.served import Rig, turns
+from tests.unit.test_connection import looped
 
+T = "default"
 HOUR = 3_600_000
 
 
-async def by_a_callback(call: Callable[[], None]) -> None:
+async def by_a_callback(call: Callable[[], object]) -> None:
     """Make the call as the loop makes those of its transports: outside of every task."""
     made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -30,22 +39,11 @@ async def by_a_callback(call: Callable[[], None]) -> None:
     await made
 
 
-def on_a_loop(case: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    async def whole() -> None:
-        await case()
-
-    def test() -> None:
-        asyncio.run(whole())
-
-    test.__name__ = getattr(case, "__name__", "case")
-    return test
-
-
 def prompt() -> Prompt[int]:
     return Prompt(loop=asyncio.get_running_loop())
 
 
-@on_a_loop
+@looped
 async def test_who_waits_has_gone_on_when_it_is_settled() -> None:
     future, seen = prompt(), list[int]()
 
@@ -64,7 +62,7 @@ async def test_who_waits_has_gone_on_when_it_is_settled() -> None:
     assert seen == [7]  # and once
 
 
-@on_a_loop
+@looped
 async def test_within_another_task_it_is_a_future_like_any_other() -> None:
     future, seen = prompt(), list[int]()
 
@@ -79,14 +77,14 @@ async def test_within_another_task_it_is_a_future_like_any_other() -> None:
     assert seen == [7]
 
 
-@on_a_loop
+@looped
 async def test_who_comes_later_finds_the_answer() -> None:
     future = prompt()
     await by_a_callback(lambda: future.settle(7))
     assert await future == 7
 
 
-@on_a_loop
+@looped
 async def test_what_goes_wrong_behind_it_is_the_tasks_own() -> None:
     future = prompt()
 
@@ -101,7 +99,7 @@ async def test_what_goes_wrong_behind_it_is_the_tasks_own() -> None:
         await task
 
 
-@on_a_loop
+@looped
 async def test_a_task_that_is_cancelled_meanwhile_hears_of_that() -> None:
     future = prompt()
 
@@ -116,7 +114,7 @@ async def test_a_task_that_is_cancelled_meanwhile_hears_of_that() -> None:
     assert future.cancelled()
 
 
-@on_a_loop
+@looped
 async def test_a_task_that_is_cancelled_as_it_is_settled_is_told_once() -> None:
     future, ends = prompt(), list[str]()
 
@@ -142,7 +140,7 @@ async def test_a_task_that_is_cancelled_as_it_is_settled_is_told_once() -> None:
     assert ends == ["settled", "cancelled"]
 
 
-@on_a_loop
+@looped
 async def test_context_variables_are_the_tasks_own() -> None:
     whose: ContextVar[str] = ContextVar("whose", default="nobody's")
     future, seen = prompt(), list[str]()
@@ -165,7 +163,7 @@ async def test_context_variables_are_the_tasks_own() -> None:
     assert seen == ["the task's"]
 
 
-@on_a_loop
+@looped
 async def test_a_task_whose_context_is_in_use_goes_on_in_the_next_turn() -> None:
     future, seen, shared = prompt(), list[int](), copy_context()
 
@@ -179,7 +177,7 @@ async def test_a_task_whose_context_is_in_use_goes_on_in_the_next_turn() -> None
     assert seen == [7]
 
 
-@on_a_loop
+@looped
 async def test_a_second_one_settled_by_who_goes_on_has_its_own_turn() -> None:
     one, two, seen = prompt(), prompt(), list[str]()
 
@@ -199,7 +197,7 @@ async def test_a_second_one_settled_by_who_goes_on_has_its_own_turn() -> None:
     assert seen == ["first", "second"]
 
 
-@on_a_loop
+@looped
 async def test_plain_callbacks_are_called_in_the_next_turn() -> None:
     future, seen = prompt(), list[int]()
     future.add_done_callback(lambda done: seen.append(done.result()))
@@ -213,10 +211,60 @@ async def test_plain_callbacks_are_called_in_the_next_turn() -> None:
     assert seen == [7]
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_an_exit_behind_it_leaves_the_loop_as_any_other_does(run: Callable[..., None]) -> None:
+    """Also where the callback is a transport's, which keeps whatever is raised in it to itself."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        future: Prompt[int] = Prompt(loop=loop)
+
+        class Told(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                future.settle(7)
+
+        transport, _ = await loop.create_connection(Told, sock=ours)
+        theirs.send(b"1")
+        try:
+            await future
+            sys.exit(3)
+        finally:
+            theirs.close()
+            transport.close()
+
+    with pytest.raises(SystemExit, match="3"):
+        run(main())
+
+
+@looped
+async def test_a_signal_that_cancels_in_the_midst_of_it_is_told_and_the_answer_is_not() -> None:
+    class Signalled(Prompt[int]):
+        def remove_done_callback(self, callback: Any, /) -> int:
+            removed = super().remove_done_callback(callback)
+            task.cancel()  # as a handler of SIGINT does, between any two instructions
+            return removed
+
+    future = Signalled(loop=asyncio.get_running_loop())
+
+    async def wait() -> int:
+        return await future
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+
+    def settle() -> None:
+        assert not future.settle(7)
+
+    await by_a_callback(settle)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 # -- where it is used ------------------------------------------------------------------------------
 
 
-@on_a_loop
+@looped
 async def test_an_idle_worker_has_its_job_before_the_producer_is_answered() -> None:
     rig = Rig()
     worker, producer = rig.wire(), rig.wire()
@@ -233,7 +281,35 @@ async def test_an_idle_worker_has_its_job_before_the_producer_is_answered() -> N
     await rig.close()
 
 
-@on_a_loop
+@looped
+async def test_a_job_for_somebody_whom_a_signal_cancels_meanwhile_is_given_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = await open_store("memory://", clock=ManualClock())
+    removed = Prompt.remove_done_callback
+
+    def signalled(future: Prompt[Any], callback: Any, /) -> int:
+        gone.cancel()
+        return removed(future, callback)
+
+    gone = asyncio.create_task(store.claim(T, ["q"], wait_ms=HOUR))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(Prompt, "remove_done_callback", signalled)
+
+    def push() -> None:
+        with pytest.raises(StopIteration):
+            store.push_jobs(T, "q", [JobSpec(payload=b"1")]).send(None)
+
+    await by_a_callback(push)
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    lease = await store.claim(T, ["q"])
+    assert lease is not None
+    assert [job.payload for job in lease.jobs] == [b"1"]
+    await store.close()
+
+
+@looped
 async def test_many_idle_workers_are_given_theirs_in_the_next_turn() -> None:
     rig = Rig()
     workers, producer = [rig.wire() for _ in range(3)], rig.wire()

@@ -128,14 +128,18 @@ class Claims:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 grant = future.result()
-                if grant is not None:  # handed over to somebody who is gone
-                    if grant.chunks is None:
-                        engine.payloads.release(chunks_of(grant))
-                    self._give_back(grant)
+                if grant is not None:
+                    self._take_back(grant)
             raise
         finally:
             self._leave(waiter)
         return None if grant is None else await self._deliver(grant)
+
+    def _take_back(self, grant: Grant) -> None:
+        """It was handed over to somebody who is gone."""
+        if grant.chunks is None:
+            self._engine.payloads.release(chunks_of(grant))
+        self._give_back(grant)
 
     def serve(self) -> None:
         """Hand what became ready to those who wait, in the order in which they came."""
@@ -170,7 +174,9 @@ class Claims:
         """Those who were served hear of it: one alone at once, several in the next turn."""
         served, self.served = self.served, []
         if len(served) == 1:
-            served[0][0].settle(served[0][1])
+            ((future, grant),) = served
+            if not future.settle(grant):
+                self._take_back(grant)
         else:
             for future, grant in served:
                 future.set_result(grant)

@@ -57,7 +57,10 @@ class Parcel:
                 future.set_result(Pushed((PushedRun(first, count),)))
             first += count
 
-    settle = set_result  # see `Prompt`
+    def settle(self, answer: RunPushed) -> bool:
+        """See `Prompt`."""
+        self.set_result(answer)
+        return True
 
     def set_exception(self, error: PenstockError) -> None:
         """In a turn of its own: it may send again, and whoever tells us is in the midst of it."""

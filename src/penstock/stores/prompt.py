@@ -26,15 +26,28 @@ class Prompt(asyncio.Future[T]):
         self._resume, self._within = callback, context
         super().add_done_callback(callback, context=context)
 
-    def settle(self, answer: T) -> None:
-        """Set the result. What awaits it has gone on when this returns, if it could."""
-        resume, within = self._resume, self._within
-        if resume is None or within is None or asyncio.current_task(self.get_loop()) is not None:
+    def settle(self, answer: T) -> bool:
+        """Set the result. What awaits it has gone on when this returns, if it could. False if a
+        signal has cancelled it in this very instant: then the answer reaches nobody."""
+        resume, within, loop = self._resume, self._within, self.get_loop()
+        if resume is None or within is None or asyncio.current_task(loop) is not None:
             self.set_result(answer)
-            return
+            return True
         self.remove_done_callback(resume)
-        self.set_result(answer)
+        try:
+            self.set_result(answer)
+        except asyncio.InvalidStateError:
+            loop.call_soon(resume, self, context=within)
+            return False
         try:
             within.run(resume, self)
         except RuntimeError:  # of a context that this very callback runs in; a task's are its own
-            self.get_loop().call_soon(resume, self, context=within)
+            loop.call_soon(resume, self, context=within)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Meant for whoever runs the loop; a transport whose callback this is would keep it.
+            loop.call_soon(_leave, error)
+        return True
+
+
+def _leave(error: BaseException) -> None:
+    raise error
