@@ -1,13 +1,12 @@
 """The pages about the command line: their commands run as they stand, and show what they say."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 from penstock.model.store import EXPLANATIONS
-from tests.cli.cli import Cli
+from tests.cli.shell import Shell, check_shown
 from tools.commands import commands
 from tools.docs import ROOT
 
@@ -29,22 +28,9 @@ def test_the_commands_of_a_page_run_as_they_stand(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "users.jsonl").write_text('{"user": 1}\n{"user": 17}\n{"user": 3}\n')
-    cli = Cli()
-    said, lease = "", "LEASE"
-    for line in "".join(blocks(PAGES[name], "sh")).splitlines():
-        program, *words = shlex.split(line)
-        if program == "export":
-            monkeypatch.setenv(*words[0].split("=", 1))
-            continue
-        assert program == "penstock", line
-        answer = cli(*(lease if word == "LEASE" else word for word in words))
-        if words[0] == "claim":
-            lease = answer.split()[1].rstrip(",")
-        said += answer
+    said = Shell(monkeypatch)("".join(blocks(PAGES[name], "sh")))
     for block in blocks(PAGES[name], "text"):
-        for line in block.splitlines():
-            words = re.sub(r"\d+[smh] ago", " ", line).split()
-            assert re.search(".*".join(map(re.escape, words)), said), line
+        check_shown(block, said)
 
 
 def test_every_explanation_is_on_the_page() -> None:

@@ -1,5 +1,6 @@
 """What holds for every command: which store, whose jobs, errors, how it is loaded and completed."""
 
+import json
 import os
 import pty
 import re
@@ -173,6 +174,49 @@ def test_on_a_terminal_whoever_purges_is_asked(place: Path) -> None:
     assert (code, "Forget every job of q" in shown) == (1, True)
     code, shown = on_a_terminal(purge, b"y\n", place)
     assert (code, "1 job forgotten" in shown) == (0, True)
+
+
+ELAPSED = "0:00:0"  # of a bar
+BACKUP = "backups/*.penstock.tar.gz"
+LONG = {  # commands whose work may take long, and what they answer
+    "push q --lines lines --url sqlite:///jobs.db": "2 jobs created",
+    "bench --batch 1 --time 20ms --url sqlite:///bench.db": "durability",
+    "backup sqlite:///jobs.db backups": ".penstock.tar.gz",
+    f"verify {BACKUP}": "sound",
+    f"restore {BACKUP} sqlite:///restored.db": "restored to",
+    "doctor sqlite:///jobs.db --check": "nothing is wrong",
+}
+
+
+@pytest.mark.parametrize("command", LONG)
+def test_long_work_shows_on_a_terminal_that_it_goes_on(command: str, place: Path) -> None:
+    words = long_work(command, place)
+    code, shown = on_a_terminal(words, b"", place)
+    assert (code, ELAPSED in shown, LONG[command] in shown) == (0, True, True), shown
+
+
+@pytest.mark.parametrize("command", LONG)
+def test_long_work_says_nothing_of_itself_to_a_pipe(command: str, place: Path) -> None:
+    cli = Cli()
+    said = cli(*long_work(command, place))
+    assert ELAPSED not in said + cli.told
+
+
+def test_long_work_that_is_told_as_json_shows_nothing_else(place: Path) -> None:
+    words = long_work("doctor sqlite:///jobs.db --check --json", place)
+    code, shown = on_a_terminal(words, b"", place)
+    assert (code, json.loads(shown)["problems"]) == (0, [])
+
+
+def long_work(command: str, place: Path) -> list[str]:
+    """The words of a command, and what it works on."""
+    cli = Cli()
+    (place / "lines").write_text("1\n2\n")
+    cli("push", "q", "--url", "sqlite:///jobs.db")
+    if BACKUP in command:
+        taken = cli("backup", "sqlite:///jobs.db", "backups").strip()
+        command = command.replace(BACKUP, taken)
+    return command.split()
 
 
 class Terminal(StringIO):

@@ -9,6 +9,7 @@ from penstock.model.job import JobSpec
 from penstock.model.schedule import CronSpec, Every
 from penstock.protocol.access import Principal
 from penstock.server.routes import ROUTES
+from penstock.server.tcp import COMMANDS
 from tests.server.client import Client
 from tests.server.harness import asking, principal, running
 from tests.server.test_http_jobs import refused
@@ -174,6 +175,16 @@ async def test_another_tenant_sees_nothing_and_touches_nothing() -> None:
         assert [info.spec.name for info in await up.store.crons("default")] == ["c"]
         assert (await up.store.open_bulk("default", "b")).state == "open"
         assert len((await up.store.ack("default", lease.token)).acked) == 1
+
+
+async def test_without_tokens_the_tenant_is_default() -> None:
+    async with asking(commands=COMMANDS) as (up, client):
+        await client.post("/v1/queues/http/jobs", {})
+        await client.post("/v1/command", {"cmd": "PUSH", "queue": "compatible", "data": 1})
+        native = {"cmd": "PUSHRUN", "queue": "native", "payloads": ["MQ=="]}
+        assert (await client.post("/v1/command", native)).status == 200
+        there = [info.queue for info in await up.store.queues("default")]
+        assert there == ["compatible", "http", "native"]
 
 
 async def test_what_administrators_do_is_written_down_refused_or_not() -> None:

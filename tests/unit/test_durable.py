@@ -19,6 +19,8 @@ from penstock.model.errors import Conflict, Invalid, NotFound, PenstockError, Un
 from penstock.model.job import JobOptions, JobSpec, Run
 from penstock.model.lifecycle import State
 from penstock.open import JOURNALS, open_store
+from penstock.protocol.access import OpenToAll
+from penstock.server.tcp import tcp_listener
 from penstock.stores.clock import ManualClock
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal import points
@@ -417,6 +419,32 @@ def test_one_commit_serves_everybody_who_came_meanwhile(
         groups = [b.group for b in gate.batches if b.group is not None]
         assert [g.last - g.first + 1 for g in groups] == [1, 63]
         assert len(gate.batches[1].chunks) == 1  # small payloads share one
+
+    on(url, scenario)
+
+
+def test_one_commit_serves_every_connection(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        listener = tcp_listener(store, OpenToAll())
+        address = await listener.listen_tcp("127.0.0.1", 0)
+        first, *others = [await asyncio.open_connection(*address) for _ in range(8)]
+        await calm(store)
+        gate = Gate(store, monkeypatch)
+        told = store.kernel.position
+        first[1].write(b'{"cmd":"PUSH","queue":"q","data":1}\n')
+        await gate.reached()
+        for _, writer in others:
+            writer.write(b'{"cmd":"PUSH","queue":"q","data":1}\n')
+        while store.kernel.position < told + 8:  # noqa: ASYNC110 - nobody would tell
+            await asyncio.sleep(0.001)
+        gate.open()
+        answers = [await reader.readline() for reader, _ in (first, *others)]
+        assert all(b'"ok":true' in answer for answer in answers)
+        groups = [b.group for b in gate.batches if b.group is not None]
+        assert [g.last - g.first + 1 for g in groups] == [1, 7]
+        for _, writer in (first, *others):
+            writer.close()
+        await listener.close()
 
     on(url, scenario)
 

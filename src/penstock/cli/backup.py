@@ -1,4 +1,8 @@
-"""`penstock backup`, `restore` and `verify`: copies of a store on a disk."""
+"""`penstock backup`, `restore` and `verify`: copies of a store on a disk.
+
+None of them can tell how far it is: a copy is made, digested and packed, an archive unpacked, read and
+replayed, each at a pace of its own. On a terminal they show for how long they have been at it.
+"""
 
 import sys
 from pathlib import Path
@@ -6,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.progress import progress
 from penstock.model.errors import Invalid, PenstockError, Unavailable
 from penstock.open import JOURNALS, journal_at
 from penstock.stores import backup as backups
@@ -27,7 +32,9 @@ def backup(url: str, directory: Path, keep: int) -> int:
             ownership.take()
             journal.open()
         try:
-            print(backups.take(journal, directory))
+            with progress(None):
+                taken = backups.take(journal, directory)
+            print(taken)
             backups.prune(directory, keep)
         except Unavailable as error:
             raise Unavailable(hindrance(journal.scheme, path) or error.message) from error
@@ -43,7 +50,8 @@ def backup(url: str, directory: Path, keep: int) -> int:
 def restore(backup: Path, url: str) -> int:
     try:
         journal, path = journal_at(url)
-        backups.restore(backup, journal.scheme, path)
+        with progress(None):
+            backups.restore(backup, journal.scheme, path)
     except (PenstockError, JournalError, OSError) as error:
         return _failed(error)
     print(f"restored to {path}")
@@ -52,7 +60,8 @@ def restore(backup: Path, url: str) -> int:
 
 def verify(backup: Path) -> int:
     try:
-        report = backups.verify(backup, JOURNALS)
+        with progress(None):
+            report = backups.verify(backup, JOURNALS)
     except (PenstockError, JournalError, OSError) as error:
         return _failed(error)
     for problem in report.problems:

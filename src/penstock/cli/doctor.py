@@ -7,11 +7,13 @@ import importlib.metadata
 import json
 import platform
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from penstock.cli.progress import progress
 from penstock.kernel.read import totals
 from penstock.model.errors import PenstockError
 from penstock.model.policy import DEFAULT_CAPS
@@ -43,11 +45,13 @@ def doctor(url: str | None, *, lake: str | None, check: bool, as_json: bool) -> 
             if url is not None:
                 problems.append(f"there is no store at {path}: name the url of one")
         else:
-            store |= _state(journal, path)
-            if check:
-                found = inspect(journal_at(at)[0])
-                problems += found.problems
-                store["checked"] = {"jobs": found.jobs, "chunks": found.chunks}
+            # How long a replay or a check by SQLite takes is not known before it is over.
+            with progress(None) if check and not as_json else nullcontext():
+                store |= _state(journal, path)
+                if check:
+                    found = inspect(journal_at(at)[0])
+                    problems += found.problems
+                    store["checked"] = {"jobs": found.jobs, "chunks": found.chunks}
     except (PenstockError, JournalError) as error:
         problems.append(str(error))
     if lake is not None:
