@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -147,6 +148,7 @@ def test_a_store_is_backed_up_by_the_command_while_others_push_and_claim(
     assert_clean(asyncio.run(settled(restored, company.log, **allowed)))
 
 
+# Somebody with so much in a store that a backup of it takes a while.
 _OWNER: Final = """
 import asyncio, random, sys
 from penstock.model.job import JobOptions, Run
@@ -162,6 +164,21 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@contextmanager
+def owning(url: str) -> Iterator[int]:
+    """Such a process; answers its number."""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, url, str(LARGE)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "filled\n"
+        yield owner.pid
+    finally:
+        owner.kill()
+        owner.communicate()
 
 
 def copying(directory: Path) -> bool:
@@ -180,11 +197,8 @@ def test_an_owner_that_is_killed_leaves_no_half_backup_for_a_whole_one(
 ) -> None:
     url = url_of(scheme, tmp_path)
     copies = tmp_path / "copies"
-    owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, url, str(LARGE)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
 
-    async def whole() -> None:
+    async def whole(owner: int) -> None:
         store = await open_store(url)
         assert isinstance(store, SharedStore)
         assert not store.owned
@@ -192,10 +206,10 @@ def test_an_owner_that_is_killed_leaves_no_half_backup_for_a_whole_one(
         while not reached(copies):
             assert not asked.done(), "it has come to its end unseen"
             await asyncio.sleep(0.001)
-        os.kill(owner.pid, signal.SIGSTOP)
+        os.kill(owner, signal.SIGSTOP)
         assert reached(copies)
         assert backup.kept(copies) == []
-        os.kill(owner.pid, signal.SIGKILL)
+        os.kill(owner, signal.SIGKILL)
         with pytest.raises(Unavailable) as refused:
             await asked
         assert str(refused.value) == (
@@ -208,32 +222,20 @@ def test_an_owner_that_is_killed_leaves_no_half_backup_for_a_whole_one(
         assert (report.problems, report.jobs) == ([], LARGE)
         await store.close()
 
-    try:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "filled\n"
-        asyncio.run(whole())
-    finally:
-        owner.kill()
-        owner.wait()
-        assert owner.stdout is not None
-        owner.stdout.close()
+    with owning(url) as owner:
+        asyncio.run(whole(owner))
 
 
 @pytest.mark.timeout(120)
 def test_the_command_says_in_a_sentence_that_the_owner_was_killed(tmp_path: Path) -> None:
     url = url_of("rocksdb", tmp_path)
     copies = tmp_path / "copies"
-    owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, url, str(LARGE)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "filled\n"
+    with owning(url) as owner:
         asked = penstock("backup", url, "copies", within=tmp_path)
         while not packing(copies):
             assert asked.poll() is None
             time.sleep(0.001)
-        os.kill(owner.pid, signal.SIGKILL)
+        os.kill(owner, signal.SIGKILL)
         said = f"the owner ended before it said that the backup in {copies} is whole: ask again\n"
         assert ended(asked) == (1, "", said)
         assert backup.kept(copies) == []
@@ -241,8 +243,3 @@ def test_the_command_says_in_a_sentence_that_the_owner_was_killed(tmp_path: Path
         assert (code, warned) == (0, "")
         assert backup.verify(tmp_path / told.strip(), JOURNALS).problems == []
         assert list(copies.iterdir()) == backup.kept(copies)
-    finally:
-        owner.kill()
-        owner.wait()
-        assert owner.stdout is not None
-        owner.stdout.close()
