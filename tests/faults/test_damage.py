@@ -19,9 +19,12 @@ import pytest
 from penstock.kernel.kernel import Kernel
 from penstock.model.errors import Unavailable
 from penstock.model.job import Job, JobSpec, Run
+from penstock.model.policy import DEFAULT_CAPS, QueueConfig
+from penstock.model.schedule import CronSpec, Every
 from penstock.stores.clock import ManualClock
 from penstock.stores.journal import frames
-from penstock.stores.journal.base import Batch, Group
+from penstock.stores.journal.base import Batch, Group, JournalError
+from penstock.stores.journal.recovery import Recovered, recover
 from penstock.stores.journal.rocksdb import RocksJournal
 from penstock.stores.journal.sqlite import SqliteJournal
 from tests.faults.stores import LONG, each_store, in_both_runs, opened, url_of
@@ -139,7 +142,7 @@ def digests(facts: dict[str, Any], groups: list[Group]) -> dict[int, str]:
     """What the kernel is after each record, by applying them here."""
     clock = ManualClock()
     kernel = Kernel(facts["seed"], msgspec.convert(facts["caps"], type(Kernel(0).caps)))
-    found = {}
+    found = {0: kernel.digest()}
     for group in groups:
         for record in frames.decode(group.data):
             kernel.position = record.position
@@ -177,6 +180,126 @@ def test_a_log_that_ends_early_opens_with_exactly_the_whole_records(
         assert position == last.first - 1 + whole
         assert digest == expected[position], f"cut at byte {place}"
         if place in ends or place % 3 == 0:
+            asyncio.run(goes_on(url(scheme, copy), given))
+
+
+# -- a log without its tail ------------------------------------------------------------------------
+
+GROUPS: Final = 5
+RECORDS: Final = 4  # of each
+
+
+async def fill_groups(url: str) -> None:
+    """What is said in one turn is one group; each is of several kinds of records."""
+    store = await opened(url, ManualClock())
+    for number in range(GROUPS):
+        queue = f"q{number}"
+        await asyncio.gather(
+            store.push(T, [Run.of("q", [spec(number), spec(100 + number)])]),
+            store.configure(T, queue, QueueConfig(paused=True)),
+            store.push(T, [Run.of(queue, [spec(200 + number)])]),
+            store.put_cron(T, CronSpec(name=queue, queue="q", schedule=Every(every_ms=HOUR_MS))),
+        )
+    await store.close()
+
+
+@pytest.fixture
+def grouped(scheme: str, tmp_path: Path) -> Path:
+    directory = tmp_path / "grouped"
+    directory.mkdir()
+    asyncio.run(fill_groups(url(scheme, directory)))
+    return directory
+
+
+def recovered(surgeon: Surgeon, head: int) -> Recovered:
+    """What an opening would find there now, by the log and a fact that says how far it goes."""
+    facts = surgeon.facts | {"head": head}
+    return recover(surgeon.journal, facts, 0, DEFAULT_CAPS, read_only=True)
+
+
+def refused(surgeon: Surgeon, head: int) -> str:
+    with pytest.raises(JournalError) as error:
+        recovered(surgeon, head)
+    return str(error.value)
+
+
+@each_store
+def test_a_log_that_lost_its_tail_is_cut_within_its_last_group_and_refused_anywhere_else(
+    scheme: str, grouped: Path
+) -> None:
+    """Behind each record of each group, with the later groups and without them.
+
+    A log that ends within the group that is its last by the fact `head` is torn: what is whole
+    stays, and the cut is reported. Where the fact says that there were more groups, they are
+    missing. Where they are there, the torn one is a hole.
+    """
+    with surgery(scheme, grouped) as surgeon:
+        groups = surgeon.groups()
+        expected = digests(surgeon.facts, groups)
+        head = groups[-1].last
+        assert surgeon.facts["head"] == head
+        assert sum(len(ends_of(group.data)) == RECORDS for group in groups) == GROUPS
+        for number, group in reversed(list(enumerate(groups))):  # those behind it are gone by then
+            ends = ends_of(group.data)
+            for whole, end in enumerate([0, *ends[:-1]]):
+                position = group.first - 1 + whole
+                surgeon.put(Group(group.first, group.last, group.data[:end]))
+                found = recovered(surgeon, group.last)
+                assert found.kernel.position == position
+                assert found.kernel.digest() == expected[position]
+                assert found.cut > 0
+                assert not found.clean  # ids were given that the log does not have any more
+                if group.last < head:
+                    missing = f"records {group.last + 1} to {head} of the log are missing"
+                    assert missing in refused(surgeon, head)
+                if number + 1 < len(groups):
+                    after = groups[number + 1]
+                    surgeon.put(after)
+                    hole = f"records {group.first} to {group.last} ends early and is not the last"
+                    assert hole in refused(surgeon, after.last)
+                    surgeon.drop(after.first)
+            surgeon.put(group)
+            found = recovered(surgeon, group.last)
+            assert (found.kernel.digest(), found.cut) == (expected[group.last], 0)
+            if group.last < head:
+                missing = f"records {group.last + 1} to {head} of the log are missing"
+                assert missing in refused(surgeon, head)
+            surgeon.drop(group.first)
+
+
+@each_store
+def test_a_store_that_lost_groups_which_were_on_stable_storage_is_refused(
+    scheme: str, grouped: Path
+) -> None:
+    """As people open it: also where nothing within the store says that there was more."""
+    with surgery(scheme, grouped) as surgeon:
+        groups = surgeon.groups()
+        expected = digests(surgeon.facts, groups)
+    head = groups[-1].last
+    given = set(asyncio.run(read(url(scheme, grouped)))[2])
+    for number, group in list(enumerate(groups))[1:-1:2]:
+        ends = ends_of(group.data)
+        end = ends[len(ends) // 2 - 1] if len(ends) > 1 else 0
+        for torn in (False, True):
+            copy = copied(grouped)
+            with surgery(scheme, copy) as surgeon:
+                for later in groups[number + 1 :]:
+                    surgeon.drop(later.first)
+                if torn:
+                    surgeon.put(Group(group.first, group.last, group.data[:end]))
+            missing = f"records {group.last + 1} to {head} of the log are missing"
+            assert missing in refusal(url(scheme, copy))
+            with surgery(scheme, copy) as surgeon:
+                surgeon.journal.write(Batch(facts={"head": group.last}, sync=True))
+            witnessed = f"position {head} was on stable storage, and what is there ends at"
+            assert witnessed in refusal(url(scheme, copy))
+            if not torn:
+                continue
+            # Nobody knows better any more: it is an older copy with a torn end.
+            (copy / "store.lock").unlink()
+            position, digest, _ = asyncio.run(read(url(scheme, copy)))
+            whole = sum(each <= end for each in ends)
+            assert (position, digest) == (group.first - 1 + whole, expected[position])
             asyncio.run(goes_on(url(scheme, copy), given))
 
 

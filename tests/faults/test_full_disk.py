@@ -18,11 +18,12 @@ from penstock.cli import backup as commands
 from penstock.model.errors import StorageFull, Unavailable
 from penstock.model.job import JobSpec, Lease, Run
 from penstock.model.lifecycle import State
-from penstock.open import JOURNALS
+from penstock.open import JOURNALS, open_store
 from penstock.stores import keeper
 from penstock.stores.backup import kept as kept_in
 from penstock.stores.backup import verify
 from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.shared import SharedStore
 from tests.faults.stores import each_store, in_both_runs, opened, url_of
 
 pytestmark = in_both_runs
@@ -261,3 +262,37 @@ def test_a_backup_that_there_is_no_room_for_says_so_and_leaves_nothing(
     assert commands.backup(url, disk, 0) == 0
     (taken,) = kept_in(disk)
     assert verify(taken, JOURNALS).problems == []
+
+
+@each_store
+def test_a_client_is_told_in_a_sentence_where_the_owner_has_no_room_for_a_backup_or_may_not_write(
+    scheme: str, disk: Path, tmp_path: Path
+) -> None:
+    url = url_of(scheme, tmp_path)
+
+    async def run() -> None:
+        owner, client = await open_store(url), await open_store(url)
+        assert isinstance(client, SharedStore)
+        assert not client.owned
+        await client.push(T, [Run.of("q", [JobSpec(payload=payload(1, MB))])])
+        take_all(disk / "foreign")
+        with pytest.raises(StorageFull) as refused:
+            await client.backup(disk)
+        assert str(refused.value).startswith(f"there is no room for the backup in {disk}: ")
+        (disk / "foreign").unlink()
+        await asyncio.to_thread(remount, disk, "ro")
+        with pytest.raises(Unavailable) as failed:
+            await client.backup(disk)
+        assert str(failed.value) == f"the backup failed: {disk}: Read-only file system"
+        await asyncio.to_thread(remount, disk, "rw")
+        await client.backup(disk)
+        await client.close()
+        await owner.close()
+
+    asyncio.run(run())
+    (taken,) = disk.iterdir()
+    assert verify(taken, JOURNALS).problems == []
+
+
+def remount(disk: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)

@@ -226,12 +226,12 @@ async def look(company: Company, scheme: str) -> None:
     code, report = await company.doctor()
     if scheme == "sqlite":
         assert code == 0, report
-        backups = company.path.with_name("backups")
-        code, told = await penstock("backup", company.url, str(backups), "--keep", "1")
-        assert code == 0
-        code, told = await penstock("verify", told.strip())
-        assert code == 0
-        assert told.endswith(": sound\n")
+    backups = company.path.with_name("backups")
+    taken, told = await penstock("backup", company.url, str(backups), "--keep", "1")
+    assert taken == 0
+    sound, told = await penstock("verify", told.strip())
+    assert sound == 0
+    assert told.endswith(": sound\n")
     # A look at RocksDB may need files that its owner compacts away meanwhile.
     assert report["store"]["owner"] == company.owner().process.pid
 

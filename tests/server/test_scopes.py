@@ -7,6 +7,7 @@ and in ADR 0022.
 
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from penstock.model.job import JobSpec
 from penstock.model.lifecycle import State
 from penstock.model.schedule import CronSpec, Every
 from penstock.protocol.native import NATIVE
+from penstock.protocol.native_own import OWNING
 from penstock.protocol.table import name_of
 from penstock.server.routes import ROUTES as SERVED
 from penstock.server.tcp import COMMANDS as SPOKEN
@@ -234,6 +236,20 @@ async def test_each_native_command_needs_its_scope() -> None:
                     answer = await wire.ask(command, **row)
                     allowed = needed in ("any", scope)
                     assert (answer.get("code") != "forbidden") is allowed, (command, scope)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_the_owner_of_a_path_does_for_its_own_is_nobody_s_to_ask_for_here(
+    way: Way, tmp_path: Path
+) -> None:
+    async with serving(everything("root")) as up:
+        wire = await up.wire(way, "root")
+        for command in OWNING:
+            name = name_of(command)
+            answer = await wire.ask(name, directory=str(tmp_path / "copies"))
+            assert (answer["ok"], answer["code"]) == (False, "invalid")
+            assert "no command" in answer["error"]
+    assert not (tmp_path / "copies").exists()
 
 
 # -- ways around a scope --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -9,10 +10,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import msgspec
 import pytest
 
-from penstock.model.job import JobOptions, Run
+from penstock.model.duration import about_ms, duration_ms
+from penstock.model.job import JobError, JobOptions, JobSpec, Run
 from penstock.model.lifecycle import State
+from penstock.model.schedule import CronSpec, Every
 from penstock.open import JOURNALS, open_store
 from penstock.stores import engine, keeper
 from penstock.stores.clock import ManualClock
@@ -383,3 +387,98 @@ def test_a_full_disk_does_not_keep_a_store_from_being_opened(
         return store
 
     asyncio.run(scenario())
+
+
+# -- what an opening says --------------------------------------------------------------------------
+
+OPENED = re.compile(
+    r"(?P<path>.*): (?P<jobs>.*); (?P<crons>\d+) crons; (?P<records>\d+) records replayed"
+    r" in (?P<took>[^;]+)(?P<how>; it had not been closed)?"
+)
+LASTING = JobSpec(retain_ms=3_600_000, retain_dead_ms=3_600_000)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> re.Match[str]:
+    """The one line since it was last asked for."""
+    (line,) = said(caplog)
+    caplog.clear()
+    found = OPENED.fullmatch(line)
+    assert found is not None, line
+    return found
+
+
+async def of_every_state(store: EmbeddedStore, clock: ManualClock) -> None:
+    """So many jobs of each, in two queues of two tenants, and two crons."""
+    late = msgspec.structs.replace(LASTING, delay_ms=3_600_000)
+    brief = msgspec.structs.replace(LASTING, ttl_ms=1)
+    for tenant in (T, "other"):
+        await store.push_jobs(tenant, "brief", [brief] * 3)
+        clock.advance(5)
+        await store.push_jobs(tenant, "done", [LASTING] * 9)
+        lease = await store.claim(tenant, ["done"], 9, lease_ms=3_600_000)
+        assert lease is not None
+        await store.ack(tenant, lease.token, lease.ids[:4])
+        error = JobError(message="no")
+        await store.fail(tenant, lease.token, lease.ids[4:7], error=error, dead=True)
+        pushed = await store.push_jobs(tenant, "later", [late] * 5)
+        after = msgspec.structs.replace(LASTING, depends_on=(pushed.ids[0],))
+        await store.push_jobs(tenant, "later", [after] * 7)
+        bulk = await store.open_bulk(tenant)
+        await store.push(tenant, [Run.of("later", [LASTING] * 6)], bulk=bulk.bulk)
+        pushed = await store.push_jobs(tenant, "now", [LASTING] * 11)
+        await store.cancel(tenant, pushed.ids[:1])
+        spec = CronSpec(name="often", queue="crons", schedule=Every(every_ms=3_600_000))
+        await store.put_cron(tenant, spec)
+
+
+def test_an_opening_says_what_there_is_and_what_it_took(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = (
+        "4 active, 14 blocked, 2 cancelled, 8 completed, 6 dead, 6 expired, 12 held,"
+        " 20 ready, 18 scheduled"  # four of each cron among them
+    )
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = await opened(url, clock=clock)
+        assert not said(caplog)  # there was nothing
+        await of_every_state(store, clock)
+        position = store.kernel.position
+        await crash(store)
+        began = monotonic()
+        store = await opened(url, clock=clock)
+        took_s = monotonic() - began
+        found = told(caplog)
+        assert (found["path"], found["jobs"], found["crons"]) == (
+            url.partition("///")[2],
+            jobs,
+            "2",
+        )
+        assert int(found["records"]) == position
+        assert 0 < duration_ms(found["took"], "took") <= took_s * 1_000
+        assert found["how"]
+        assert (await store.health()).detail["replayed"] == position
+        assert found["took"] == about_ms(keeper_of(store).recovered.seconds * 1_000)
+        position = store.kernel.position  # each opening has a record of its own
+        await store.close()
+        store = await opened(url, clock=clock)
+        found = told(caplog)
+        assert (found["jobs"], found["crons"], found["how"]) == (jobs, "2", None)
+        assert int(found["records"]) == position
+        await store.close()
+
+    with caplog.at_level(logging.INFO, "penstock.store"):
+        asyncio.run(scenario())
+
+
+def test_an_opening_of_a_store_without_jobs_says_so(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        for _ in range(2):
+            await (await opened(url)).close()
+        assert told(caplog)["jobs"] == "no jobs"
+
+    with caplog.at_level(logging.INFO, "penstock.store"):
+        asyncio.run(scenario())

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.model.errors import Conflict, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.open import open_store
 from penstock.stores import durable, link
 from penstock.stores import shared as module
@@ -518,19 +518,6 @@ def test_an_heir_says_whom_it_follows(url: str, caplog: pytest.LogCaptureFixture
     told = [record.getMessage() for record in caplog.records if "took it over" in record.message]
     (line,) = told
     assert f"process {os.getpid()} took it over from process {os.getpid()} in " in line
-
-
-def test_a_backup_is_taken_by_the_owner(url: str, tmp_path: Path) -> None:
-    async def case() -> None:
-        first, second = await shared(url), await shared(url)
-        await push(first, 3)
-        assert (await first.backup(tmp_path)).exists()
-        with pytest.raises(Conflict, match="is owned by process"):
-            await second.backup(tmp_path)
-        await second.close()
-        await first.close()
-
-    play(case)
 
 
 # -- forks -----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ None of them can tell how far it is: a copy is made, digested and packed, an arc
 replayed, each at a pace of its own. On a terminal they show for how long they have been at it.
 """
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +13,12 @@ import typer
 
 from penstock.cli.progress import progress
 from penstock.model.errors import Invalid, PenstockError, Unavailable
-from penstock.open import JOURNALS, journal_at
+from penstock.open import JOURNALS, journal_at, open_store
 from penstock.stores import backup as backups
-from penstock.stores.journal.base import JournalError
-from penstock.stores.journal.ownership import Ownership
+from penstock.stores.journal.base import Journal, JournalError
+from penstock.stores.journal.ownership import Owned, Ownership
 from penstock.stores.journal.there import check_kind, hindrance, is_there
+from penstock.stores.shared import SharedStore
 
 
 def backup(url: str, directory: Path, keep: int) -> int:
@@ -26,25 +28,46 @@ def backup(url: str, directory: Path, keep: int) -> int:
             print(f"there is no store at {path}: name the url of one", file=sys.stderr)
             return 1
         check_kind(journal.scheme, path)
-        # SQLite lets another process read beside the owner. RocksDB does not: own it meanwhile.
-        ownership = None if journal.scheme == "sqlite" else Ownership(path)
-        if ownership is not None:
-            ownership.take()
-            journal.open()
         try:
             with progress(None):
-                taken = backups.take(journal, directory)
-            print(taken)
-            backups.prune(directory, keep)
-        except Unavailable as error:
-            raise Unavailable(hindrance(journal.scheme, path) or error.message) from error
-        finally:
-            journal.close()
-            if ownership is not None:
-                ownership.leave()
+                taken = _copied(journal, path, directory, keep)
+        except Owned:
+            with progress(None):
+                taken = asyncio.run(_asked_for(url, directory, keep))
+        print(taken)
     except (PenstockError, JournalError, OSError) as error:
         return _failed(error)
     return 0
+
+
+def _copied(journal: Journal, path: Path, directory: Path, keep: int) -> Path:
+    """A backup that this process takes. Raises Owned where only the owner can."""
+    # SQLite lets another process read beside the owner. RocksDB does not: own it meanwhile.
+    ownership = None if journal.scheme == "sqlite" else Ownership(path)
+    if ownership is not None:
+        ownership.take()
+    try:
+        if ownership is not None:
+            journal.open()
+        return backups.take(journal, directory, keep)
+    except Unavailable as error:
+        raise Unavailable(hindrance(journal.scheme, path) or error.message) from error
+    finally:
+        journal.close()
+        if ownership is not None:
+            ownership.leave()
+
+
+async def _asked_for(url: str, directory: Path, keep: int) -> Path:
+    """A backup that the owner takes; should it have ended meanwhile, we are the next."""
+    place, _, settings = url.partition("?")
+    said = "&".join(each for each in settings.split("&") if not each.startswith("mode="))
+    store = await open_store(f"{place}?{said}" if said else place)
+    assert isinstance(store, SharedStore), "of a path, and not only to look at it"
+    try:
+        return await store.backup(directory, keep)
+    finally:
+        await store.close()
 
 
 def restore(backup: Path, url: str) -> int:

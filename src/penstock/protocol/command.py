@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.store import Store
 from penstock.protocol.access import Principal
 
@@ -64,6 +64,11 @@ class Session(ABC):
     @abstractmethod
     def figures(self, tenant: str) -> Figures:
         """What has been counted. Raises Unavailable where nothing is."""
+
+    async def backup(self, directory: str, keep: int) -> str:
+        """Have the store written into a file there; answers its path. Raises Unavailable where
+        that is nobody's business but the owner's."""
+        raise Unavailable("no backups are taken here: ask where the store lies")
 
     @abstractmethod
     def abandon(self, request: ReqId) -> bool:

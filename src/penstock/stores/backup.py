@@ -35,13 +35,16 @@ from penstock.model.errors import (
 )
 from penstock.model.policy import DEFAULT_CAPS
 from penstock.stores import private
+from penstock.stores.finishing import in_a_thread
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Full, Journal, JournalError
 from penstock.stores.journal.ownership import forget
 from penstock.stores.journal.recovery import Recovered, recover
+from penstock.stores.scratch import scratch
 
 log: Final = logging.getLogger("penstock.store")
 
+ARCHIVE: Final = "archive"  # a backup until it is whole
 MANIFEST: Final = "penstock.json"
 BESIDE: Final = ("-wal", "-shm", "-journal")  # what SQLite would take for a part of the file
 DAMAGED: Final = (  # what an archive that is not whole makes its readers say
@@ -85,10 +88,17 @@ class Backups:
         self.failed: str | None = None  # why the last one on the interval did
 
     async def take(self, directory: Path, keep: int = 0) -> Path:
-        """A backup of the present state; of those in the directory the newest `keep` stay."""
+        """A backup of the present state; of those in the directory the newest `keep` stay.
+        Whoever asks while one is under way is refused, and may ask again."""
+        if keep < 0:
+            raise Invalid(f"{keep} is less than 0, which keeps all", "keep")
+        if self._one_at_a_time.locked():
+            raise Conflict("a backup is under way already: ask again when it is whole")
+        return await self._take(directory, keep)
+
+    async def _take(self, directory: Path, keep: int) -> Path:
         async with self._one_at_a_time:
-            self.last = await asyncio.to_thread(take, self._journal, directory)
-            await asyncio.to_thread(prune, directory, keep)
+            self.last = await in_a_thread(take, self._journal, directory, keep)
             return self.last
 
     def every(self, seconds: float, directory: Path, keep: int) -> None:
@@ -98,9 +108,9 @@ class Backups:
         while True:
             await asyncio.sleep(seconds)
             try:
-                await self.take(directory, keep)
+                await self._take(directory, keep)
                 self.failed = None
-            except (PenstockError, OSError) as error:
+            except PenstockError as error:
                 self.failed = str(error)
                 log.warning("the backup failed, and will be tried again: %s", error)
 
@@ -112,8 +122,19 @@ class Backups:
                 await asyncio.gather(self._task, return_exceptions=True)
 
 
-def take(journal: Journal, directory: Path) -> Path:
-    """Write a backup into that directory; answers its path. Call it from a thread of its own."""
+def take(journal: Journal, directory: Path, keep: int = 0) -> Path:
+    """Write a backup into that directory, of which the newest `keep` stay there (0: all); answers
+    its path. Call it from a thread of its own."""
+    taken = _taken(journal, directory)
+    try:
+        prune(directory, keep)
+    except OSError as error:
+        why = f"{error.filename or directory}: {error.strerror}"
+        raise Unavailable(f"{taken} is whole, but an older one cannot be deleted: {why}") from error
+    return taken
+
+
+def _taken(journal: Journal, directory: Path) -> Path:
     try:
         return _take(journal, directory)
     except (JournalError, OSError) as error:
@@ -122,7 +143,9 @@ def take(journal: Journal, directory: Path) -> Path:
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise Unavailable(f"the backup failed: {error.filename} is no directory") from error
         if isinstance(error, OSError):
-            why = f"{error.filename or directory}: {error.strerror}"
+            # What lies there meanwhile has a name that nobody knows.
+            within = not error.filename or Path(error.filename).is_relative_to(directory)
+            why = f"{directory if within else error.filename}: {error.strerror}"
             raise Unavailable(f"the backup failed: {why}") from error
         raise Unavailable(f"the backup failed: {error}") from error
 
@@ -133,20 +156,18 @@ def _take(journal: Journal, directory: Path) -> Path:
     now = time.time_ns() // 1_000_000
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1000)) + f".{now % 1000:03d}Z"
     target = directory / f"{stamp}{SUFFIX}"
-    with tempfile.TemporaryDirectory(prefix=".taking-", dir=directory) as scratch:
-        copy = Path(scratch)
+    with scratch(".taking-", directory) as place:
+        copy = place / "copy"
+        copy.mkdir()
         journal.backup(copy)
         files = {
             str(path.relative_to(copy)): _digest(path)
             for path in sorted(copy.rglob("*"))
             if path.is_file()
         }
-        packed = directory / f".{target.name}.part"
-        try:
-            _pack(copy, Manifest(journal.scheme, frames.FORMAT, now, files), packed)
-            packed.rename(target)
-        finally:
-            packed.unlink(missing_ok=True)
+        packed = place / ARCHIVE
+        _pack(copy, Manifest(journal.scheme, frames.FORMAT, now, files), packed)
+        packed.rename(target)
     _sync(directory)
     return target
 
@@ -193,7 +214,7 @@ def prune(directory: Path, keep: int) -> list[Path]:
     """Delete all but the newest; answers what went."""
     gone = kept(directory)[:-keep] if keep else []
     for path in gone:
-        path.unlink()
+        path.unlink(missing_ok=True)  # another store's backups may be kept there as well
     return gone
 
 

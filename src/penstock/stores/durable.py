@@ -22,7 +22,7 @@ from penstock.stores.forking import stays_with_the_parent
 from penstock.stores.journal import frames
 from penstock.stores.journal.base import Journal, JournalError
 from penstock.stores.journal.ownership import Ownership, witnessed
-from penstock.stores.journal.recovery import Recovered, recover
+from penstock.stores.journal.recovery import Recovered, cut, recover
 from penstock.stores.journal.replaying import Interrupted
 from penstock.stores.journal.settings import Settings
 from penstock.stores.journal.space import Ballast, is_networked
@@ -103,6 +103,7 @@ def _recover(
             stop=stop,
         )
         _check_witness(path, store, position, found)
+        cut(journal, found, read_only=read_only)
         if found.retelling is not None:
             found.store = found.retelling.end()
         if not read_only:
@@ -122,10 +123,10 @@ def _recover(
 def _check_witness(path: Path, store: str, position: int, found: Recovered) -> None:
     """What was synced must be there."""
     ours = found.new or store == found.store
-    if ours and position > found.kernel.position and not found.cut:
+    if ours and position > found.reached:
         raise JournalError(
             f"position {position} was on stable storage, and what is there ends at"
-            f" {found.kernel.position}: it is damaged, or an older copy. If you put an older copy"
+            f" {found.reached}: it is damaged, or an older copy. If you put an older copy"
             f" there on purpose, delete {path.name}.lock"
         )
 

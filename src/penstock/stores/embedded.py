@@ -548,11 +548,12 @@ class EmbeddedStore(Store):
         durability: Durability = "memory" if keeper is None else keeper.durability
         return Health(ok=True, store=self._scheme, durability=durability, detail=detail)
 
-    async def backup(self, directory: str | Path) -> Path:
-        """A compressed copy of the present state, taken while serving; answers its path."""
+    async def backup(self, directory: str | Path, keep: int = 0) -> Path:
+        """A compressed copy of the present state, taken while serving; answers its path. Of those
+        in the directory the newest `keep` stay; 0: all."""
         if self.engine.keeper is None:
             raise Invalid("a store in memory has nothing to back up", "url")
-        return await self.engine.keeper.backups.take(Path(directory))
+        return await self.engine.keeper.backups.take(Path(directory), keep)
 
     async def tick(self) -> None:
         await self.engine.tick()

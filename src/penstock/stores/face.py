@@ -51,5 +51,11 @@ class Face(Session):
             raise Unavailable("nothing is counted here")
         return figures(tenant)
 
+    async def backup(self, directory: str, keep: int) -> str:
+        backup = self._connection.listener.backup
+        if backup is None:
+            return await super().backup(directory, keep)
+        return str(await backup(directory, keep))
+
     def abandon(self, request: ReqId) -> bool:
         return self._connection.abandon(request)

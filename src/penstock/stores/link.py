@@ -49,6 +49,10 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 log: Final = logging.getLogger("penstock.remote")
 
 
+class Lost(Unavailable):
+    """The connection ended before an answer came that cannot be asked for again."""
+
+
 class Link:
     def __init__(
         self,
@@ -494,7 +498,7 @@ class Link:
                 again.append(entry)
             else:
                 why = "the connection was lost: what became of this call is not known"
-                entry.future.set_exception(Unavailable(why))
+                entry.future.set_exception(Lost(why))
         self._pending.clear()
         self._out.clear()
         self._pushes = 0

@@ -17,10 +17,11 @@ import asyncio
 import os
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.model import checks
-from penstock.model.errors import Overloaded, PenstockError, Unavailable
+from penstock.model.errors import Invalid, Overloaded, PenstockError, Unavailable
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Codec, Job, JobError, JobOptions, Lease, LogLine, Run
 from penstock.model.lifecycle import State
@@ -45,11 +46,18 @@ from penstock.model.store import (
     Standing,
     Store,
 )
-from penstock.protocol import native, native_look, native_manage, native_push, native_work
+from penstock.protocol import (
+    native,
+    native_look,
+    native_manage,
+    native_own,
+    native_push,
+    native_work,
+)
 from penstock.protocol.command import Answer
 from penstock.protocol.runs import packed_plain, packed_run, spoken
 from penstock.stores.joining import joinable
-from penstock.stores.link import Link
+from penstock.stores.link import Link, Lost
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
 
@@ -547,6 +555,20 @@ class RemoteStore(Store):
 
     async def health(self) -> Health:
         return (await self._link().ask(native.AskHealth(), repeat=True)).health  # type: ignore[no-any-return]
+
+    async def backup(self, directory: Path, keep: int = 0) -> Path:
+        """Have the owner of a path back it up; a server that is no owner refuses to."""
+        request = native_own.TakeBackup(directory=str(directory), keep=keep)
+        try:
+            return Path((await self._link().ask(request)).path)
+        except UnicodeEncodeError as error:
+            raise Invalid(
+                f"{str(directory)!r} is not UTF-8, and cannot be said", "directory"
+            ) from error
+        except Lost as error:
+            raise Unavailable(
+                f"the owner ended before it said that the backup in {directory} is whole: ask again"
+            ) from error
 
     async def ping(self) -> None:
         """Answers when everything that was sent before has been begun."""

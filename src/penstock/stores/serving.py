@@ -7,7 +7,7 @@ this. What a connection is lives in `connection.py`, what a command is in `proto
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +59,7 @@ class Listener:
         limits: ServingLimits | None = None,
         audit: Audit | None = None,
         figures: Callable[[str], Figures] | None = None,
+        backup: Callable[[str, int], Awaitable[Path]] | None = None,
         now: Callable[[], float] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -68,6 +69,7 @@ class Listener:
         self.limits = limits or ServingLimits()
         self.audit = audit
         self.figures = figures
+        self.backup = backup
         self.now = now or self.loop.time
         self.for_strangers = frozenset(c for c in commands if name_of(c) in FOR_STRANGERS)
         self.introductions = frozenset(c for c in self.for_strangers if name_of(c) != "PING")

@@ -20,11 +20,12 @@ from typing import Final
 import msgspec
 
 from penstock.model.duration import about_ms
-from penstock.model.errors import Conflict, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.model.store import Health, Store
 from penstock.model.wrapper import Wrapper
 from penstock.protocol.access import OpenToAll
 from penstock.protocol.native import NATIVE
+from penstock.protocol.native_own import OWNING
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.finishing import finished
 from penstock.stores.journal.ownership import Owned
@@ -177,12 +178,14 @@ class SharedStore(Wrapper):
         health = await self.inner.health()
         return msgspec.structs.replace(health, detail={**health.detail, "role": role})
 
-    async def backup(self, directory: str | Path) -> Path:
-        """A copy of the present state, taken while serving; its owner's business."""
+    async def backup(self, directory: str | Path, keep: int = 0) -> Path:
+        """A compressed copy of the present state, taken by the owner while it serves; answers its
+        path. Of those in the directory the newest `keep` stay; 0: all."""
+        where = _from_anywhere(directory)
         tenure = self._tenure
-        if tenure is None or not self.owned:
-            raise Conflict(f"{self._owner}, which is to take the backup", "url")
-        return await tenure.store.backup(directory)
+        if tenure is not None and self.owned:
+            return await tenure.store.backup(where, keep)
+        return await self._remote.backup(where, keep)
 
     # -- changing hands --------------------------------------------------------------------------
 
@@ -206,7 +209,7 @@ class SharedStore(Wrapper):
             await self._begin(await self._own())
         except Owned as error:
             self._owner = error  # was faster
-            return str(error)
+            return error.message
         except (Unavailable, OSError) as error:
             raise self._fail(error, time.monotonic() - began) from error
         finally:
@@ -235,7 +238,7 @@ class SharedStore(Wrapper):
 
     async def _begin(self, store: EmbeddedStore) -> None:
         """The path is ours, and the store is open: serve the others."""
-        listener = Listener(store, NATIVE, OpenToAll())
+        listener = Listener(store, NATIVE + OWNING, OpenToAll(), backup=store.backup)
 
         async def undo() -> None:
             try:
@@ -272,3 +275,8 @@ class SharedStore(Wrapper):
         if tenure is not None and tenure.pid == os.getpid():
             await tenure.end()
             self._tenure = None
+
+
+def _from_anywhere(directory: str | Path) -> Path:
+    """The same for an owner with another working directory."""
+    return Path(directory).absolute()

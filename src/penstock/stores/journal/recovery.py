@@ -42,7 +42,8 @@ class Recovered(msgspec.Struct, kw_only=True):
     records: int = 0
     log_bytes: int = 0
     replay_s: float = 0.0
-    cut: int = 0  # bytes of a torn record at the end
+    torn: Group | None = None  # the last group if it ends early, until it is cut
+    cut: int = 0  # bytes of a torn record at its end
     seconds: float = 0.0
     reserved: int = 0
     orphans: list[int] = []  # chunks that nobody needs
@@ -51,6 +52,11 @@ class Recovered(msgspec.Struct, kw_only=True):
     offset: int = 0  # of the elapsed clock to the machine's
     store: str = ""  # names this store among all
     retelling: Retelling | None = None  # of events, to be ended
+
+    @property
+    def reached(self) -> int:
+        """The last position that the log knows of, though its record may be torn."""
+        return self.kernel.position if self.torn is None else self.torn.last
 
 
 def recover(
@@ -95,13 +101,13 @@ def recover(
     if events is not None:
         found.retelling = Retelling(kernel, events, store, whole=facts.get("events", False))
     replaying.begin()
-    torn = _replay(journal, found, replaying)
+    found.torn = torn = _replay(journal, found, replaying)
     if torn is not None:
-        _cut(journal, found, torn, read_only)
+        found.cut = len(torn.data) - frames.whole_length(torn.data) or 1
         found.clean = False  # ids were given that nobody here knows of
-    if kernel.position < head and not found.cut:
+    if found.reached < head:
         raise JournalError(
-            f"records {kernel.position + 1} to {head} of the log are missing: it is damaged"
+            f"records {found.reached + 1} to {head} of the log are missing: it is damaged"
         )
     if kernel.next_block > found.reserved:
         raise JournalError("ids were given beyond those reserved: the facts are damaged")
@@ -243,18 +249,22 @@ def _apply(kernel: Kernel, record: frames.Record) -> None:
         )
 
 
-def _cut(journal: Journal, found: Recovered, torn: Group, read_only: bool) -> None:
-    """The log ends within a record: what is whole stays."""
-    whole = torn.data[: frames.whole_length(torn.data)]
-    found.cut = len(torn.data) - len(whole) or 1
+def cut(journal: Journal, found: Recovered, *, read_only: bool = False) -> None:
+    """A log that ends within a record ends behind the last whole one from now on, and says so. Not
+    before everything else that was found has been believed: it cannot be undone."""
+    torn = found.torn
+    if torn is None:
+        return
     log.warning(
         "the log ends within a record: cut after position %d of %d (%d bytes)",
         found.kernel.position,
         torn.last,
         found.cut,
     )
+    found.torn = None
     if read_only:
         return
+    whole = torn.data[: frames.whole_length(torn.data)]
     journal.write(
         Batch(
             group=Group(torn.first, found.kernel.position, whole),

@@ -5,11 +5,14 @@ filled by somebody else all the same, the ballast is deleted to make room for th
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
 RESERVE: Final = 64 << 20
 BALLAST: Final = 8 << 20
+
+_ESCAPED: Final = re.compile(rb"\\([0-3][0-7]{2})")  # \040 for a blank
 
 # A file system that other machines share keeps neither our locks nor SQLite's.
 _NETWORKED: Final = frozenset(
@@ -38,18 +41,20 @@ _NETWORKED: Final = frozenset(
 def file_system(path: Path) -> str:
     """The type of the file system that holds a path; "" where the machine does not say."""
     try:
-        mounts = Path("/proc/self/mountinfo").read_text()
+        mounts = Path("/proc/self/mountinfo").read_bytes()
     except OSError:
         return ""
-    best, kind = "", ""
-    where = str(path.resolve())
-    for line in mounts.splitlines():
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].replace("\\040", " ")
-        inside = where == mount or where.startswith(mount.rstrip("/") + "/")
+    best, kind = b"", b""
+    where = os.fsencode(path.resolve())
+    # In bytes: anybody's mount stands there, and a name need not be text, or has blanks and line
+    # breaks of its own, of which the kernel only replaces those of ASCII.
+    for line in mounts.split(b"\n")[:-1]:
+        left, _, right = line.partition(b" - ")
+        mount = _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), left.split(b" ")[4])
+        inside = where == mount or where.startswith(mount.rstrip(b"/") + b"/")
         if inside and len(mount) >= len(best):
-            best, kind = mount, right.split()[0]
-    return kind
+            best, kind = mount, right.split(b" ")[0]
+    return kind.decode("ascii", "replace")
 
 
 def is_networked(path: Path) -> bool:
