@@ -51,7 +51,7 @@ test: format-check lint types layers tests ## Run everything but the long tests
 
 check: format-check lint types layers unit ## Format, lint, types, layers, unit tests: the fast loop
 
-test-long: $(READY) system ## Repeat faults and random histories at length
+test-long: $(READY) system ## Repeat faults and random histories at length, soak for 30 minutes
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest -m long --timeout 0 $(ARGS)
 
 bench: $(READY) ## Run every benchmark in benchmarks/

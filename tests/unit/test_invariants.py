@@ -6,6 +6,7 @@ nothing but the codes and sides of the blocks, and compared with what the kernel
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,8 @@ from penstock.kernel.kernel import Kernel
 from penstock.kernel.keys import outlives
 from penstock.kernel.queue import Queue
 from penstock.model.job import JobSpec, KeyClaim, Run
+from penstock.model.lifecycle import State
+from penstock.model.policy import QueueConfig
 from penstock.stores.loading import load_of
 from tests.unit.history import FEATURES, START, History
 
@@ -379,6 +382,44 @@ def test_a_replace_by_one_of_several_keys_is_what_the_others_match_against() -> 
     assert pushed(kernel, keyed(b"2", KeyClaim("a", "replace"))) == [(1, "updated")]
     check(kernel)
     assert pushed(kernel, keyed(b"2", KeyClaim("b", "match"))) == [(1, "ignored")]
+
+
+@pytest.mark.parametrize(
+    "undo",
+    [
+        c.PurgeDead("t", "q"),
+        c.Redrive(tenant="t", queue="q"),
+        c.Drain("t", "q", State.DEAD),
+    ],
+    ids=lambda undo: type(undo).__name__,
+)
+def test_what_was_a_dead_letter_once_is_not_held_for_as_long_as_dead_letters_are(undo: Any) -> None:
+    """Neither its end, which would keep its whole block, nor an instant to forget it at."""
+    kernel = Kernel(1)
+    for _ in range(100):
+        ((job_id, _),) = pushed(kernel, Run.of("q", [JobSpec()]))
+        kernel.apply(c.Cancel("t", [job_id], discard=True), START, 0)
+        kernel.apply(undo, START, 0)
+        check(kernel)
+    (queue,) = queues_of(kernel)
+    assert queue.counts[DEAD] == 0
+    assert not queue.dead
+    assert len(kernel.calendar._heap) == 1
+
+
+def test_what_is_forgotten_soon_leaves_no_instants_to_forget_a_dead_letter_at() -> None:
+    kernel = Kernel(1)
+    kernel.apply(c.Configure("t", "q", QueueConfig(retain_ms=1)), START, 0)
+    jobs = pushed(kernel, Run.of("q", [JobSpec()] * 101))
+    kernel.apply(c.Cancel("t", [jobs[0][0]], discard=True), START, 0)
+    for later, (job_id, _) in enumerate(jobs[1:]):
+        kernel.apply(c.Cancel("t", [job_id]), START + 2 * later, 2 * later)
+        check(kernel)
+    assert len(kernel.calendar._heap) == 2
+    month = 30 * 86_400_000
+    kernel.apply(c.Tick(1 << 40), START + month, month)
+    (queue,) = queues_of(kernel)
+    assert not any(queue.counts)
 
 
 @pytest.mark.parametrize("group", [None, "g"])

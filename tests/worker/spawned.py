@@ -20,11 +20,13 @@ PATIENCE_S = 60
 class Spawned:
     """A process whose standard output is read line by line, and whose log goes to a file."""
 
-    def __init__(self, *argv: str, log: Path, **environ: str) -> None:
+    def __init__(
+        self, *argv: str, log: Path, module: str = "penstock.cli.main", **environ: str
+    ) -> None:
         self.log = log
         self._errors = log.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.main", *argv],
+            [sys.executable, "-m", module, *argv],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environ},
             stdout=subprocess.PIPE,

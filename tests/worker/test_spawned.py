@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import Penstock
 from penstock.client.home import Home
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
@@ -23,14 +24,14 @@ from tests.worker.spawned import PATIENCE_S, serving, worker
 
 
 @asynccontextmanager
-async def reaching(url: str) -> AsyncIterator[None]:
+async def reaching(url: str, app: Penstock = shop.app) -> AsyncIterator[None]:
     """The app's tasks are pushed there."""
-    before, shop.app.home = shop.app.home, Home(url, "default")
+    before, app.home = app.home, Home(url, "default")
     try:
         yield
     finally:
-        await shop.app.aclose()
-        shop.app.home = before
+        await app.aclose()
+        app.home = before
 
 
 def test_signals_end_it_gracefully_and_then_at_once(tmp_path: Path) -> None:

@@ -202,8 +202,7 @@ def file_end(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
             forget_run(kernel, run)
             return
         _file(queue.dead, run)
-        if not queue.retention_due or run is queue.dead[0]:
-            schedule_retention(kernel, queue)
+        _expect(kernel, queue, run.at + config.retain_dead_ms)
         return
     if not config.retain_ms or not config.retain_count:
         forget_run(kernel, run)
@@ -212,7 +211,14 @@ def file_end(kernel: "Kernel", queue: "Queue", run: EndRun) -> None:
     queue.finished_count += run.count
     if queue.finished_count > config.retain_count:
         trim_finished(kernel, queue)
-    if not queue.retention_due or (queue.finished and run is queue.finished[0]):
+    _expect(kernel, queue, run.at + config.retain_ms)
+
+
+def _expect(kernel: "Kernel", queue: "Queue", due: int) -> None:
+    """See to it that the calendar comes back to this queue by then. If it does earlier, because of
+    ends that are outdated since, it looks again what is next: an entry costs room until it is due.
+    """
+    if not queue.retention_due or due < queue.retention_due:
         schedule_retention(kernel, queue)
 
 
@@ -245,6 +251,13 @@ def _file_among(ends: deque[EndRun], run: EndRun) -> None:
             run.turn = other.turn + 1
             break
     ends.insert(index, run)
+
+
+def drop_outdated(queue: "Queue") -> None:
+    """Let go of the ends of jobs that are dead no longer (redriven, purged), once they outnumber the
+    others: each holds its whole block, and would for as long as dead letters are kept."""
+    if len(queue.dead) > 2 * queue.counts[DEAD]:
+        queue.dead = deque(run for run in queue.dead if run.block.ended.get(run.lo) is run)
 
 
 def trim_finished(kernel: "Kernel", queue: "Queue") -> None:
@@ -294,21 +307,31 @@ def forget_first(kernel: "Kernel", run: EndRun, n: int, *, force: bool = False) 
 
 
 def schedule_retention(kernel: "Kernel", queue: "Queue") -> None:
-    """Put the instant of the next forgetting by age into the calendar."""
+    """Put the instant of the next forgetting by age into the calendar.
+
+    Dead letters are kept for long, and what finishes comes and goes meanwhile: theirs is put there
+    once, and not again each time that nothing else is next.
+    """
     due = 0
     config = queue.config
-    if queue.finished:
-        due = queue.finished[0].at + config.retain_ms
     if queue.dead:
-        dead = queue.dead[0].at + config.retain_dead_ms
-        due = min(due, dead) if due else dead
+        due = queue.dead[0].at + config.retain_dead_ms
+        if not queue.dead_due or due < queue.dead_due:
+            queue.dead_due = due
+            kernel.calendar.add(due, "retention", queue)
+        due = queue.dead_due
+    if queue.finished:
+        finished = queue.finished[0].at + config.retain_ms
+        if not due or finished < due:
+            due = finished
+            kernel.calendar.add(due, "retention", queue)
     queue.retention_due = due
-    if due:
-        kernel.calendar.add(due, "retention", queue)
 
 
 def retention(kernel: "Kernel", queue: "Queue", instant: int) -> int:
     """The calendar says that something of this queue may be old enough; answers how many were."""
+    if instant == queue.dead_due:
+        queue.dead_due = 0
     if instant != queue.retention_due:
         return 0  # rescheduled meanwhile
     return apply_retention(kernel, queue, instant)

@@ -33,10 +33,10 @@ from penstock.kernel.commands import (
 )
 from penstock.kernel.ending import (
     apply_retention,
+    drop_outdated,
     end_one,
     forget,
     forget_first,
-    schedule_retention,
     size_of,
     unpin,
     unref,
@@ -183,7 +183,8 @@ def _edit_payload(kernel: "Kernel", block: Block, offset: int, command: Edit) ->
 def redrive(kernel: "Kernel", command: Redrive) -> Redriven:
     done: list[int] = []
     conflicts: list[int] = []
-    for block, offset in _dead(kernel, command.tenant, command.queue, command.ids):
+    found = _dead(kernel, command.tenant, command.queue, command.ids)
+    for block, offset in found:
         if command.limit is not None and len(done) >= command.limit:
             break
         side = block.sides[offset]
@@ -195,6 +196,8 @@ def redrive(kernel: "Kernel", command: Redrive) -> Redriven:
             done.append(block.base + offset)
         else:
             conflicts.append(block.base + offset)
+    if found:
+        drop_outdated(found[0][0].queue)
     return Redriven(tuple(done), tuple(conflicts))
 
 
@@ -275,6 +278,8 @@ def purge_dead(kernel: "Kernel", command: PurgeDead) -> int:
     found = _dead(kernel, command.tenant, command.queue, command.ids)
     for block, offset in found:
         forget(kernel, block, offset, offset + 1, None, 1, DEAD, force=True)
+    if found:
+        drop_outdated(found[0][0].queue)
     return len(found)
 
 
@@ -436,7 +441,7 @@ def _clean_ended(
             queue.finished_count -= n
         forget_first(kernel, run, n, force=True)
     queue.finished = deque(run for run in queue.finished if run.block.ended.get(run.lo) is run)
-    schedule_retention(kernel, queue)
+    drop_outdated(queue)
     return sum(shares.values())
 
 

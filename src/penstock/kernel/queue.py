@@ -48,6 +48,7 @@ class Queue:
         "config",
         "counts",
         "dead",
+        "dead_due",
         "era",
         "finished",
         "finished_count",
@@ -85,6 +86,7 @@ class Queue:
         self.finished_count = 0
         self.dead: deque[EndRun] = deque()
         self.retention_due = 0  # the instant that the kernel's calendar holds for us; 0: none
+        self.dead_due = 0  # the one for dead letters; too early if the oldest have gone otherwise
         self.meter: Meter | None = None  # of the rate limit
         self.push_meter: Meter | None = None
         self.limited = False  # paused, or under a rate or a concurrency limit

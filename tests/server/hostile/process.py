@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,14 +15,67 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 MIB: Final = 1 << 20
 
 
-class Process:
+class Proc:
+    """What the system says of a process, by its id."""
+
+    def __init__(self, pid: int) -> None:
+        self._proc = Path("/proc") / str(pid)
+
+    def descriptors(self) -> int:
+        return len(self._open())
+
+    def sockets(self) -> int:
+        """How many of the descriptors are sockets, those that it listens at included."""
+        return self._leading_to("socket:")
+
+    def files_in(self, directory: Path) -> int:
+        """How many of the descriptors are files there, those that were deleted included."""
+        return self._leading_to(f"{directory}/")
+
+    def threads(self) -> int:
+        return self._field("status", "Threads")
+
+    def resident(self) -> int:
+        """Bytes in memory now."""
+        return self._field("status", "VmRSS") * 1024
+
+    def most_resident(self) -> int:
+        """Bytes in memory when it was most."""
+        return self._field("status", "VmHWM") * 1024
+
+    def own(self) -> int:
+        """Bytes in memory that it wrote and shares with nobody."""
+        return self._field("smaps_rollup", "Private_Dirty") * 1024
+
+    def forget_most(self) -> None:
+        """Measure the most anew from here on."""
+        (self._proc / "clear_refs").write_text("5")
+
+    def _open(self) -> list[Path]:
+        return list((self._proc / "fd").iterdir())
+
+    def _leading_to(self, start: str) -> int:
+        found = 0
+        for descriptor in self._open():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                found += str(descriptor.readlink()).startswith(start)
+        return found
+
+    def _field(self, file: str, name: str) -> int:
+        for line in (self._proc / file).read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1])
+        raise LookupError(name)
+
+
+class Process(Proc):
     def __init__(self, running: "subprocess.Popen[str]") -> None:
+        super().__init__(running.pid)
         self._running = running
         assert running.stdout is not None
         said = json.loads(running.stdout.readline())
-        self.tcp = _address(said["tcp"])
-        self.http = _address(said["http"])
-        self._proc = Path("/proc") / str(running.pid)
+        self.tcp = address(said["tcp"])
+        self.http = address(said["http"])
 
     def send(self, number: int) -> None:
         self._running.send_signal(number)
@@ -40,29 +93,8 @@ class Process:
         assert self._running.stderr is not None
         return self._running.stderr.read()
 
-    def descriptors(self) -> int:
-        return len(list((self._proc / "fd").iterdir()))
 
-    def resident(self) -> int:
-        """Bytes in memory now."""
-        return self._status("VmRSS")
-
-    def most_resident(self) -> int:
-        """Bytes in memory when it was most."""
-        return self._status("VmHWM")
-
-    def forget_most(self) -> None:
-        """Measure the most anew from here on."""
-        (self._proc / "clear_refs").write_text("5")
-
-    def _status(self, name: str) -> int:
-        for line in (self._proc / "status").read_text().splitlines():
-            if line.startswith(name + ":"):
-                return int(line.split()[1]) * 1024
-        raise LookupError(name)
-
-
-def _address(said: str) -> Address:
+def address(said: str) -> Address:
     host, _, port = said.rpartition(":")
     return host, int(port)
 
