@@ -6,9 +6,12 @@ Coroutines are run with `asyncio.run` in the test itself; there is no asyncio pl
 import os
 import threading
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+LAST_S: Final = 5.0  # for a thread that nobody can wait for, and that has nothing more to do
 
 # Helpers assert too; without this their failures would show no values.
 pytest.register_assert_rewrite(
@@ -33,5 +36,10 @@ def no_thread_is_left() -> Iterator[None]:
     """A thread has an owner that waits for it, also in tests."""
     before = set(threading.enumerate())
     yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith(
+            "waitpid-"
+        ):  # asyncio's: it has told how a process ended, and ends
+            thread.join(LAST_S)
     left = [thread.name for thread in threading.enumerate() if thread not in before]
     assert not left, f"the test left threads running: {left}"

@@ -21,6 +21,7 @@ import pytest
 from penstock.model.job import JobSpec
 from penstock.open import open_store
 from penstock.stores.journal.ownership import owner_of
+from tests.faults.heard import PATIENCE_S, Heard, News
 from tests.faults.stores import LONG, ROOT, each_store, in_both_runs, settled, url_of
 from tests.history import record as r
 from tests.history.checker import assert_clean
@@ -31,61 +32,19 @@ KILLS: Final = 60 if LONG else 3
 TURNS: Final = 10 if LONG else 1  # of everything else
 ROLES: Final = ("web", "worker", "worker")
 LOOK_EVERY: Final = 10 if LONG else 4  # kills between two looks of the CLI
-PATIENCE_S: Final = 60.0  # for one word of one process
 SILENCE_S: Final = 0.5
 
 
-class Sharer:
-    """A process of `tests.faults.sharer`, and what it has said."""
-
-    def __init__(
-        self, role: str, process: asyncio.subprocess.Process, news: asyncio.Condition
-    ) -> None:
-        self.role = role
-        self.process = process
-        self.said: Counter[str] = Counter()
-        self._news = news
-        self._hearing = asyncio.ensure_future(self._hear())
-
-    async def _hear(self) -> None:
-        assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
-            await self._note(line.decode().strip())
-        await self._note("gone")
-
-    async def _note(self, word: str) -> None:
-        async with self._news:
-            self.said[word] += 1
-            self._news.notify_all()
-
-    async def hear(self, word: str, times: int = 1) -> None:
-        """Wait until it has said the word so many more times; it must not end meanwhile."""
-        enough = self.said[word] + times
-        async with asyncio.timeout(PATIENCE_S), self._news:
-            await self._news.wait_for(lambda: self.said[word] >= enough or self.said["gone"])
-        assert self.said[word] >= enough, f"the {self.role} ended by itself"
+class Sharer(Heard):
+    """A process of `tests.faults.sharer`."""
 
     def tell(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
 
     async def end(self, number: signal.Signals) -> None:
-        """End it, and see that it ended of that and of nothing else."""
-        assert self.process.returncode is None, f"the {self.role} ended by itself"
-        self.process.send_signal(number)
-        async with asyncio.timeout(PATIENCE_S):
-            code = await self.process.wait()
-            await self._hearing
-        if number is signal.SIGTERM:
-            assert (code, self.said["closed"]) == (0, 1)
-        else:
-            assert code == -number
-
-    async def clear(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
-        await self._hearing
+        await super().end(number)
+        assert self.said["closed"] == (number is signal.SIGTERM)
 
 
 class Company:
@@ -99,7 +58,7 @@ class Company:
         self.losses = 0  # of connections, that claims in flight were repeated after
         self._said = said
         self._seed = 0
-        self._news = asyncio.Condition()  # somebody has said something
+        self._news = News()
         self._heirs: list[Sharer] = []  # who have recovered the store, or began to
 
     async def hire(self, role: str) -> Sharer:
@@ -146,8 +105,7 @@ class Company:
         def found() -> list[Sharer]:
             return [x for x in self.all if x.said["recovering"] and x not in self._heirs]
 
-        async with asyncio.timeout(PATIENCE_S), self._news:
-            await self._news.wait_for(found)
+        await self._news.until(found)
         (heir,) = found()
         self._heirs.append(heir)
         return heir

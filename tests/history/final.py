@@ -6,8 +6,9 @@ from typing import Final
 import msgspec
 
 from penstock.model.errors import LeaseLost
-from penstock.model.job import MAX_BATCH
+from penstock.model.job import MAX_BATCH, Job
 from penstock.model.lifecycle import ENDED, State
+from penstock.model.store import Store
 from tests.history import record as r
 from tests.history.recorder import Recorder, seen
 
@@ -104,11 +105,15 @@ async def _counts(recorder: Recorder) -> dict[str, dict[State, int]]:
 
 
 async def _scan(recorder: Recorder, queue: str) -> list[r.Seen]:
-    jobs: list[r.Seen] = []
+    return [seen(job) for job in await every_job(recorder.store, recorder.tenant, queue)]
+
+
+async def every_job(store: Store, tenant: str, queue: str) -> list[Job]:
+    jobs: list[Job] = []
     cursor: int | None = 0
     while cursor is not None:
-        page = await recorder.store.find(recorder.tenant, queue, cursor=cursor, limit=PAGE)
-        jobs += [seen(job) for job in page.jobs]
+        page = await store.find(tenant, queue, cursor=cursor, limit=PAGE)
+        jobs += page.jobs
         cursor = page.cursor
     return jobs
 
