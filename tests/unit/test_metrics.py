@@ -80,6 +80,7 @@ def test_a_scrape_tells_what_happened() -> None:
     assert value(samples, "penstock_rate_limit_hits_total") == 0
     assert value(samples, "penstock_store_retries_total") == 0
     assert value(samples, "penstock_store_up") == 1
+    assert value(samples, "penstock_store_owned") == 1
     assert value(samples, "penstock_leases") == 0
     assert value(samples, "penstock_connections", transport="tcp") == 3
 

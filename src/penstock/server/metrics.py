@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -87,10 +88,13 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[tuple[str, str], int]  # by operation and code
     health: Health | None  # None: the store did not answer
     connections: dict[str, int]
+    owned: bool  # the store is this process's
+    gaps: dict[str, int]  # by tenant: how often watching it was interrupted
 
 
 class Metrics:
-    """Answers scrapes. `connections` says how many are open, by transport."""
+    """Answers scrapes. `connections` says how many are open, by transport; `gaps` of which tenants
+    events may be missing, how many times over."""
 
     def __init__(
         self,
@@ -98,10 +102,12 @@ class Metrics:
         *,
         connections: Callable[[], Mapping[str, int]] = dict,
         tenants: Iterable[str] = (),
+        gaps: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._telemetry = telemetry
         self._connections = connections
         self._tenants = (DEFAULT_TENANT, *tenants)  # those that have a queue before they stir
+        self._gaps = gaps
         self._running: asyncio.Task[str] | None = None
 
     async def text(self) -> str:
@@ -153,6 +159,8 @@ class Metrics:
             },
             health=health,
             connections=dict(self._connections()),
+            owned=self._telemetry.inner.owned,
+            gaps=dict(self._gaps),
         )
 
     async def _depths(self) -> dict[Spot, Depth]:
@@ -291,6 +299,16 @@ def _of_store(gathered: Gathered) -> "Iterator[Metric]":
     up = GaugeMetricFamily("penstock_store_up", "Whether the store answers.")
     up.add_metric([], 1 if health is not None and health.ok else 0)
     yield up
+    owned = "Whether it is this process's: everything is counted; else what is seen by watching it."
+    yield GaugeMetricFamily("penstock_store_owned", owned, value=gathered.owned)
+    gaps = CounterMetricFamily(
+        "penstock_watch_gaps",
+        "Times that watching another process's store ended; what happens meanwhile is not counted.",
+        labels=["tenant"],
+    )
+    for tenant, n in gathered.gaps.items():
+        gaps.add_metric([tenant], n)
+    yield gaps
     detail = {} if health is None else health.detail
     for name, meaning, key, per_s in (
         ("penstock_leases", "Leases that are held.", "leases", 1),

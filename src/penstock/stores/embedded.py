@@ -86,6 +86,10 @@ class EmbeddedStore(Store):
     def failed(self) -> str | None:
         return self.engine.failed
 
+    @property
+    def owned(self) -> bool:
+        return True
+
     # -- producing -------------------------------------------------------------------------------
 
     async def push(
