@@ -6,7 +6,6 @@ bounded by the meter, and queues beyond that bound are one.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from types import MappingProxyType
@@ -273,17 +272,10 @@ def _of_calls(gathered: Gathered) -> "Iterator[Metric]":
     errors = CounterMetricFamily(
         "penstock_call_errors", "Calls that were refused.", labels=["operation", "code"]
     )
-    by_code: defaultdict[str, int] = defaultdict(int)
     for (name, code), n in gathered.errors.items():
         errors.add_metric([name, code], n)
-        by_code[code] += n
     yield took
     yield errors
-    yield CounterMetricFamily(
-        "penstock_rate_limit_hits",
-        "Calls refused because of a rate bound.",
-        value=by_code["rate_limited"],
-    )
 
 
 def _of_store(gathered: Gathered) -> "Iterator[Metric]":
@@ -310,6 +302,15 @@ def _of_store(gathered: Gathered) -> "Iterator[Metric]":
         gaps.add_metric([tenant], n)
     yield gaps
     detail = {} if health is None else health.detail
+    hits = CounterMetricFamily(
+        "penstock_rate_limit_hits",
+        "Pushes that a rate refused, and claims that one held back from jobs that were ready.",
+        labels=["limited"],
+    )
+    for limited, key in (("push", "limited_pushes"), ("claim", "limited_claims")):
+        if key in detail:
+            hits.add_metric([limited], detail[key])
+    yield hits
     for name, meaning, key, per_s in (
         ("penstock_leases", "Leases that are held.", "leases", 1),
         ("penstock_waiting_claims", "Claims that wait for work.", "waiting_claims", 1),
