@@ -46,8 +46,9 @@ async def open_store(
       its own.
 
     A durable store takes settings behind a `?`: see `penstock.stores.journal.settings.Settings`.
-    `events` keeps what happened, `observer` counts it: see `EventSink`. A path is the directory of
-    an event log (`EventLog`); a durable store's url can name it as well.
+    `events` keeps what happened, `observer` counts it: see `EventSink`. Both are told by a store that
+    is this process's (`owned`); `penstock.telemetry.following` hears of others. A path is the
+    directory of an event log (`EventLog`); a durable store's url can name it as well.
     `seed` fixes the jitter of backoffs (tests); None draws one for a new store. Several processes
     may open one path: the first owns it and serves the others, unless it is not to `share` it.
     """

@@ -77,9 +77,11 @@ def test_a_scrape_tells_what_happened() -> None:
     assert value(samples, "penstock_job_run_seconds_sum", **spot) == pytest.approx(1.2)
     assert value(samples, "penstock_call_seconds_count", operation="push") == 1
     assert value(samples, "penstock_call_errors_total", operation="ack", code="lease_lost") == 1
-    assert value(samples, "penstock_rate_limit_hits_total") == 0
+    assert value(samples, "penstock_rate_limit_hits_total", limited="push") == 0
+    assert value(samples, "penstock_rate_limit_hits_total", limited="claim") == 0
     assert value(samples, "penstock_store_retries_total") == 0
     assert value(samples, "penstock_store_up") == 1
+    assert value(samples, "penstock_store_owned") == 1
     assert value(samples, "penstock_leases") == 0
     assert value(samples, "penstock_connections", transport="tcp") == 3
 

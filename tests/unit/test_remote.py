@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from penstock.model.errors import (
     Unauthenticated,
     Unavailable,
 )
+from penstock.model.event import Event
 from penstock.model.job import JobError, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import QueueConfig
@@ -275,6 +276,42 @@ async def test_a_watcher_is_told_so_also_if_a_push_of_its_turn_is_repeated(
         go_on.set()
         assert (await pushed).ids == [1]
         claim.cancel()
+
+
+@looped
+async def test_a_watch_that_waits_for_a_connection_comes_before_the_calls_that_do() -> None:
+    async with World() as world:
+        world.proxy.cut()
+        await turns()
+        pushed = [asyncio.ensure_future(world.store.push("default", ONE)) for _ in range(3)]
+        await asyncio.sleep(0)
+        events = world.store.watch("default")
+        ids = {one.ids[0] for one in await asyncio.gather(*pushed)}
+        told: set[int] = set()
+        async with asyncio.timeout(10):
+            while told != ids:
+                told.update((await anext(events)).ids)
+
+
+@looped
+async def test_a_watch_that_is_given_up_before_there_is_a_connection_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with World() as world:
+        world.proxy.cut()
+        await turns()
+        watch, watched = world.inner.watch, 0
+
+        def counted(*said: Any, **named: Any) -> AsyncIterator[Event]:
+            nonlocal watched
+            watched += 1
+            return watch(*said, **named)
+
+        monkeypatch.setattr(world.inner, "watch", counted)
+        events = world.store.watch("default")
+        await events.aclose()  # type: ignore[attr-defined]
+        await world.store.push("default", ONE)
+        assert not watched
 
 
 @looped

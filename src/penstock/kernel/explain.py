@@ -1,6 +1,7 @@
 """Explain: why a job is not running. Looks only; the queue's turn order is not moved."""
 
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.kernel.blocks import Block
 from penstock.kernel.codes import (
@@ -21,6 +22,9 @@ from penstock.model.store import Explanation
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel
     from penstock.kernel.queue import Queue
+
+# That are asked for their rate at most: who asks has found nothing, and asks again and again.
+GROUPS: Final = 100
 
 _PLAIN = {HELD: "held", ACTIVE: "active", **dict.fromkeys(ENDED, "ended")}
 
@@ -101,6 +105,21 @@ def _limits(
             found["group_rate"] = side.group
     start_at = max(until.values()) if found and len(until) == len(found) else None
     return list(found), found, start_at
+
+
+def rate_limited(kernel: "Kernel", queue: "Queue") -> bool:
+    """Whether a rate is what keeps the queue from giving a job now: its own, or that of a group."""
+    limits, elapsed = queue.config.limits, kernel.elapsed
+    if (queue.meter is None and limits.group_rate is None) or queue.config.paused:
+        return False
+    if limits.concurrency is not None and queue.counts[ACTIVE] >= limits.concurrency:
+        return False
+    if queue.meter is not None and not queue.meter.room(elapsed) and _next(queue) is not None:
+        return True
+    return limits.group_rate is not None and any(
+        group.meter is not None and not group.meter.room(elapsed) and group.head() is not None
+        for group in islice(queue.groups.values(), GROUPS)
+    )
 
 
 def _next(queue: "Queue") -> int | None:

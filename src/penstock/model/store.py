@@ -195,6 +195,11 @@ class Store(ABC):
         """Why it does nothing any more, if it ended by itself: a disk that failed, as a rule."""
         return None
 
+    @property
+    def owned(self) -> bool:
+        """Whether it is in this process and this loop: then its observer is told what happens."""
+        return False
+
     # -- producing -------------------------------------------------------------------------------
 
     @abstractmethod

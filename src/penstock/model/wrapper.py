@@ -52,6 +52,10 @@ class Wrapper(Store):
     def failed(self) -> str | None:
         return self.inner.failed
 
+    @property
+    def owned(self) -> bool:
+        return self.inner.owned
+
     def _made(self, name: str, call: Call[T]) -> Call[T]:
         """The call that this method's caller gets in the place of the inner one."""
         return call

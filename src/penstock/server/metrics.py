@@ -6,9 +6,9 @@ bounded by the meter, and queues beyond that bound are one.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -87,10 +87,13 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[tuple[str, str], int]  # by operation and code
     health: Health | None  # None: the store did not answer
     connections: dict[str, int]
+    owned: bool  # the store is this process's
+    gaps: dict[str, int]  # by tenant: how often watching it was interrupted
 
 
 class Metrics:
-    """Answers scrapes. `connections` says how many are open, by transport."""
+    """Answers scrapes. `connections` says how many are open, by transport; `gaps` of which tenants
+    events may be missing, how many times over."""
 
     def __init__(
         self,
@@ -98,10 +101,12 @@ class Metrics:
         *,
         connections: Callable[[], Mapping[str, int]] = dict,
         tenants: Iterable[str] = (),
+        gaps: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._telemetry = telemetry
         self._connections = connections
         self._tenants = (DEFAULT_TENANT, *tenants)  # those that have a queue before they stir
+        self._gaps = gaps
         self._running: asyncio.Task[str] | None = None
 
     async def text(self) -> str:
@@ -153,6 +158,8 @@ class Metrics:
             },
             health=health,
             connections=dict(self._connections()),
+            owned=self._telemetry.inner.owned,
+            gaps=dict(self._gaps),
         )
 
     async def _depths(self) -> dict[Spot, Depth]:
@@ -265,17 +272,10 @@ def _of_calls(gathered: Gathered) -> "Iterator[Metric]":
     errors = CounterMetricFamily(
         "penstock_call_errors", "Calls that were refused.", labels=["operation", "code"]
     )
-    by_code: defaultdict[str, int] = defaultdict(int)
     for (name, code), n in gathered.errors.items():
         errors.add_metric([name, code], n)
-        by_code[code] += n
     yield took
     yield errors
-    yield CounterMetricFamily(
-        "penstock_rate_limit_hits",
-        "Calls refused because of a rate bound.",
-        value=by_code["rate_limited"],
-    )
 
 
 def _of_store(gathered: Gathered) -> "Iterator[Metric]":
@@ -291,7 +291,26 @@ def _of_store(gathered: Gathered) -> "Iterator[Metric]":
     up = GaugeMetricFamily("penstock_store_up", "Whether the store answers.")
     up.add_metric([], 1 if health is not None and health.ok else 0)
     yield up
+    owned = "Whether it is this process's: everything is counted; else what is seen by watching it."
+    yield GaugeMetricFamily("penstock_store_owned", owned, value=gathered.owned)
+    gaps = CounterMetricFamily(
+        "penstock_watch_gaps",
+        "Times that watching another process's store ended; what happens meanwhile is not counted.",
+        labels=["tenant"],
+    )
+    for tenant, n in gathered.gaps.items():
+        gaps.add_metric([tenant], n)
+    yield gaps
     detail = {} if health is None else health.detail
+    hits = CounterMetricFamily(
+        "penstock_rate_limit_hits",
+        "Pushes that a rate refused, and claims that one held back from jobs that were ready.",
+        labels=["limited"],
+    )
+    for limited, key in (("push", "limited_pushes"), ("claim", "limited_claims")):
+        if key in detail:
+            hits.add_metric([limited], detail[key])
+    yield hits
     for name, meaning, key, per_s in (
         ("penstock_leases", "Leases that are held.", "leases", 1),
         ("penstock_waiting_claims", "Claims that wait for work.", "waiting_claims", 1),

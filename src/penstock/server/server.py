@@ -25,7 +25,8 @@ from penstock.server.places import cannot_listen
 from penstock.server.transports import transports_of
 from penstock.settings import Settings
 from penstock.stores.gate import Gate
-from penstock.telemetry.meter import POINT_S, Meter
+from penstock.telemetry.following import Following
+from penstock.telemetry.meter import COUNTED_KINDS, POINT_S, Meter
 from penstock.telemetry.store import Telemetry
 
 LOOK_S: Final = 0.5  # how often we look whether the store has ended
@@ -40,11 +41,13 @@ class Server:
         telemetry: Telemetry,
         transports: Sequence[Transport],
         scheduler: Scheduler | None = None,
+        following: Following | None = None,
     ) -> None:
         self.parts = parts
         self._telemetry = telemetry
         self._transports = tuple(transports)
         self._scheduler = scheduler
+        self._following = following
         self._started: list[Transport] = []
         self._running: list[asyncio.Task[None]] = []
         self.addresses: dict[Kind, str | None] = dict.fromkeys(KINDS)
@@ -61,7 +64,12 @@ class Server:
         check_bind(settings, authenticator)
         meter = Meter()
         jobs = job_log(settings.log_format, settings.log_level)
-        observer = meter if jobs is None else Observers(meter, jobs)
+        tenants = [token.tenant for token in tokens if token.tenant != "*"]
+        following = Following(
+            meter if jobs is None else Observers(meter, jobs),
+            [DEFAULT_TENANT, *tenants],
+            COUNTED_KINDS if jobs is None else None,
+        )
         async with AsyncExitStack() as undo:
             events = event_log(
                 settings.events,
@@ -69,10 +77,9 @@ class Server:
                 keep_s=settings.events_keep_s,
                 keep_bytes=settings.events_keep_bytes,
             )
-            store = await open_store(settings.url, events=events, observer=observer)
+            store = await open_store(settings.url, events=events, observer=following)
             undo.push_async_callback(store.close)
             telemetry = Telemetry(store, meter)
-            tenants = [token.tenant for token in tokens if token.tenant != "*"]
             made: list[Transport] = []
             parts = Parts(
                 settings=settings,
@@ -85,12 +92,13 @@ class Server:
                     telemetry,
                     connections=lambda: {each.kind: each.connections for each in made},
                     tenants=tenants,
+                    gaps=following.gaps,
                 ),
             )
             made += (transports or transports_of)(parts)
             # The store itself: looking for what to refresh is nobody's call.
             scheduler = Scheduler(store, [DEFAULT_TENANT, *tenants]) if settings.cron else None
-            server = cls(parts, telemetry, made, scheduler)
+            server = cls(parts, telemetry, made, scheduler, following)
             undo.pop_all()
         return server
 
@@ -99,6 +107,10 @@ class Server:
         try:
             if not self._transports:
                 raise Unavailable("there is no transport to serve the store on")
+            if self._following is not None:
+                # Its first step comes before anybody's who is let in from here on.
+                following = self._following.run(self._telemetry.inner)
+                self._running.append(asyncio.create_task(following))
             for transport in self._transports:
                 self._started.append(transport)
                 try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.kernel import commands as c
 from penstock.kernel import read
 from penstock.kernel.codes import READY
+from penstock.kernel.explain import rate_limited
 from penstock.kernel.leases import LeaseRecord
 from penstock.kernel.queue import Queue
 from penstock.model.errors import Overloaded, Unavailable
@@ -34,6 +35,7 @@ class Claims:
         self._engine = engine
         self.line = Line()
         self._serial = 0
+        self.limited = 0  # claims that found jobs, and were held back by a rate
         self.served: list[tuple[Prompt[Grant | None], Grant]] = []  # and not told yet
 
     async def claim(
@@ -54,11 +56,12 @@ class Claims:
         record = engine.apply(command)
         if record is not None:
             return await self._deliver(self._grant(record))
+        limited = self._is_limited(tenant, queues)
         if not wait_ms:
             return None
         if len(self.line) >= engine.kernel.caps.waiters:
             raise Overloaded(f"{engine.kernel.caps.waiters} claims are waiting", "wait_ms")
-        return await self._wait(tenant, queues, n, lease_ms, worker, wait_ms)
+        return await self._wait(tenant, queues, n, lease_ms, worker, wait_ms, limited)
 
     # -- what is given -----------------------------------------------------------------------------
 
@@ -113,12 +116,15 @@ class Claims:
         lease_ms: int | None,
         worker: str,
         wait_ms: int,
+        limited: bool,
     ) -> Lease | None:
         engine = self._engine
         future: Prompt[Grant | None] = Prompt(loop=asyncio.get_running_loop())
         self._serial += 1
         deadline = engine.clock.elapsed_ms() + wait_ms
-        waiter = Waiter(tenant, queues, n, lease_ms, worker, deadline, future, self._serial)
+        waiter = Waiter(
+            tenant, queues, n, lease_ms, worker, deadline, future, self._serial, limited
+        )
         self.line.join(waiter)
         for name in queues:
             self._watch_queue(tenant, name, True)
@@ -165,6 +171,9 @@ class Claims:
                 )
                 engine.telling.pass_on()  # a command's events are numbered by themselves
                 if record is None:
+                    waiter.limited = waiter.limited or self._is_limited(
+                        waiter.tenant, waiter.queues
+                    )
                     engine.arm(self._until_token(waiter.tenant, waiter.queues, FAR))
                     break
                 self._leave(waiter)
@@ -217,6 +226,20 @@ class Claims:
         return known.queues.get(name) if known is not None else None
 
     # -- rate limits let jobs pass as time goes by -------------------------------------------------
+
+    def _is_limited(self, tenant: str, queues: tuple[str, ...]) -> bool:
+        """Whether a rate is why a claim of these queues found nothing; counts it if so. Asked of
+        claims that found nothing, and looked into only where there would have been something."""
+        kernel = self._engine.kernel
+        known = kernel.tenants.get(tenant)
+        if known is None:
+            return False
+        for name in queues:
+            queue = known.queues.get(name)
+            if queue is not None and queue.counts[READY] and rate_limited(kernel, queue):
+                self.limited += 1
+                return True
+        return False
 
     def serve_metered(self) -> None:
         kernel = self._engine.kernel

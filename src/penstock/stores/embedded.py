@@ -86,6 +86,10 @@ class EmbeddedStore(Store):
     def failed(self) -> str | None:
         return self.engine.failed
 
+    @property
+    def owned(self) -> bool:
+        return True
+
     # -- producing -------------------------------------------------------------------------------
 
     async def push(
@@ -541,6 +545,8 @@ class EmbeddedStore(Store):
             "queues": kernel.queue_count,
             "leases": len(kernel.leases),
             "waiting_claims": self.engine.waiting,
+            "limited_claims": self.engine.claims.limited,
+            "limited_pushes": self.engine.limited,
             "chunks": len(kernel.chunks),
             "payload_bytes": self.engine.payloads.size,  # in memory
         }

@@ -17,7 +17,7 @@ from typing import Any, Final
 from penstock.kernel import commands as c
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.timers import FOREVER
-from penstock.model.errors import Conflict, Invalid, PenstockError, Unavailable
+from penstock.model.errors import Conflict, Invalid, PenstockError, RateLimited, Unavailable
 from penstock.model.event import EventSink
 from penstock.model.store import Durability
 from penstock.stores.claims import Claims
@@ -55,6 +55,7 @@ class Engine:
         self.ends = Ends(self)
         self.telling = Telling(self, sink, observer)
         self._ended: str | None = None  # why nothing is done any more
+        self.limited = 0  # pushes that a rate refused
         self._let_go = False
         self._paced = paced
         self._timer: asyncio.TimerHandle | None = None
@@ -84,6 +85,9 @@ class Engine:
             kernel, clock = self.kernel, self.clock
             kernel.position += 1
             return kernel.apply(command, clock.now_ms(), clock.elapsed_ms())
+        except RateLimited:
+            self.limited += 1
+            raise
         finally:
             self._follow_up()
 

@@ -265,6 +265,9 @@ class Link:
         self._number += 1
         name = request.watch = self._number
         entry = self.submit(request)
+        if self._backlog and self._backlog[-1] is entry:
+            # What waits has not happened yet, and is to be seen: of a new server it asks first.
+            self._backlog.rotate(1)
         self._watchers[name] = watcher
 
         def answered(future: "asyncio.Future[Answer]") -> None:
@@ -278,7 +281,13 @@ class Link:
         for name, each in list(self._watchers.items()):
             if each is watcher:
                 del self._watchers[name]
-                self.post(Unwatch(watch=name))
+                waiting = [entry for entry in self._backlog if entry.number == name + 1]
+                if waiting:
+                    waiting[
+                        0
+                    ].future.cancel()  # else it would be asked for, and nobody would listen
+                else:
+                    self.post(Unwatch(watch=name))
 
     def _end_watchers(self, error: PenstockError | None) -> None:
         """Those that the server knows of; those that it has not heard of yet go on."""

@@ -20,7 +20,17 @@ MANY: Final = 64  # deadlines of those who are gone that may lie between the oth
 class Waiter:
     """A claim that found nothing."""
 
-    __slots__ = ("deadline", "future", "lease_ms", "n", "queues", "serial", "tenant", "worker")
+    __slots__ = (
+        "deadline",
+        "future",
+        "lease_ms",
+        "limited",
+        "n",
+        "queues",
+        "serial",
+        "tenant",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -32,6 +42,7 @@ class Waiter:
         deadline: int,
         future: Prompt[Any],
         serial: int,
+        limited: bool,
     ) -> None:
         self.tenant = tenant
         self.queues = queues
@@ -41,6 +52,7 @@ class Waiter:
         self.deadline = deadline  # elapsed
         self.future = future  # of what it is given, or None
         self.serial = serial
+        self.limited = limited  # a rate has held it back, and that was counted
 
 
 class Line:

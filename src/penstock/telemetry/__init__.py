@@ -1,4 +1,5 @@
 """What a store does, counted: the one wrapper around `Store`, and the observer of its events.
 
-No store counts anything; whoever serves one puts a `store.Telemetry` around it.
+No store counts calls or jobs; whoever serves one puts a `store.Telemetry` around it. What only the
+store can know of itself is in its `health`.
 """

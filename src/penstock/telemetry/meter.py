@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.model.event import Event
+from penstock.model.event import Event, EventKind
 from penstock.protocol.command import Figures
 
 MAX_SERIES: Final = 1_000  # pairs of tenant and queue; and tenants
@@ -23,6 +23,12 @@ OTHER: Final = "(other)"  # what is counted together; no tenant or queue can be 
 POINT_S: Final = 5
 POINTS: Final = 1_000  # that the history keeps
 MINUTE_MS: Final = 60_000
+
+# Of which something is shown; whoever pays for each event that it is told asks for these.
+COUNTED_KINDS: Final[tuple[EventKind, ...]] = (
+    *("pushed", "claimed", "completed", "retried", "dead"),
+    *("released", "cancelled", "expired", "redriven"),
+)
 
 # Upper ends, in ms. Jobs may wait for hours; a job that waits not at all is in the first one.
 JOB_BUCKETS_MS: Final[tuple[float, ...]] = (
