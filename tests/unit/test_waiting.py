@@ -12,7 +12,7 @@ ROUNDS = 20 * MANY
 
 def waiter(serial: int, deadline: int) -> Waiter:
     future: Prompt[Any] = Prompt(loop=asyncio.get_running_loop())
-    return Waiter("t", ("q",), 1, None, "", deadline, future, serial)
+    return Waiter("t", ("q",), 1, None, "", deadline, future, serial, limited=False)
 
 
 @looped
