@@ -18,6 +18,8 @@ SHARES: Final = 20  # of the slow ones, who take turns
 BAITS: Final = 200  # jobs for those who claim and do not read
 WAIT_MS: Final = 3_600_000
 LEASE_MS: Final = 300
+# Settings of a server on which they stay.
+PATIENT: Final = {"limits_handshake_s": 600, "limits_frame_s": 600}
 
 
 class Storm:

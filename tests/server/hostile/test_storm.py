@@ -15,13 +15,12 @@ from typing import Final
 import pytest
 
 from tests.server.hostile.process import MIB, Process, serving
-from tests.server.hostile.storm import BAITS, IDLE, SLOW, WAIT_MS, Storm
+from tests.server.hostile.storm import BAITS, IDLE, PATIENT, SLOW, WAIT_MS, Storm
 from tests.server.hostile.wire import PATIENCE_S, Client
 
 ROUNDS: Final = 3
 PUSHES: Final = 200  # of a round
 OURS_MS: Final = 60_000  # the lease of whoever means well: longer than a busy machine holds it up
-PATIENT: Final = {"limits_handshake_s": 600, "limits_frame_s": 600}  # so that they stay
 
 # A guard against stalls, no more: p99 may be five times what it was, or this long. These figures vary
 # threefold from run to run on a shared machine, so that a finer bound would fail by chance and miss
