@@ -5,13 +5,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import cast
+from typing import IO, Final, cast
 
 import msgspec
+
+from tests.server.hostile.storm import IDLE, SLOW
+
+LOOK_S: Final = 0.005  # how often we look whether all of them have come, or gone
 
 
 class Frames(asyncio.Protocol):
@@ -93,16 +98,23 @@ def sized(request: int, answer: int) -> bytes:
 
 
 @contextmanager
-def _process(*command: str) -> Iterator[tuple[int, str]]:
-    """A child: its id, and the first line that it prints."""
-    child = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+def _process(*command: str, **environ: str) -> Iterator[tuple[int, IO[str], IO[str]]]:
+    """A child: its id, and what it reads and prints."""
+    child = subprocess.Popen(
+        [sys.executable, *command],
+        env=os.environ | environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
     try:
-        assert child.stdout is not None
-        yield child.pid, child.stdout.readline()
+        yield child.pid, child.stdin, child.stdout
     finally:
         child.kill()
         child.wait()
-        assert child.stdout is not None
+        child.stdin.close()
         child.stdout.close()
 
 
@@ -119,19 +131,74 @@ class Echo(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def serving(url: str, directory: Path) -> Iterator[Address]:
+def serving(url: str, directory: Path, **settings: object) -> Iterator[Address]:
+    """Settings by their names in the environment, without the prefix."""
+    said = {f"PENSTOCK_{name.upper()}": str(value) for name, value in settings.items()}
     unix = str(directory / "benchmark.sock")
     flags = ("--url", url, "--port", "0", "--http-port", "0", "--unix", unix, "--json")
     quiet = ("--log-level", "warning")
-    with _process("-m", "penstock.cli.main", "serve", *flags, *quiet) as (pid, said):
-        where = json.loads(said)
+    with _process("-m", "penstock.cli.main", "serve", *flags, *quiet, **said) as (pid, _, out):
+        where = json.loads(out.readline())
         yield Address(pid, _port(where["tcp"]), _port(where["http"]), unix)
 
 
 @contextmanager
 def echoing() -> Iterator[Echo]:
-    with _process("-m", "benchmarks._server_echo") as (pid, said):
-        yield Echo(pid, int(said))
+    with _process("-m", "benchmarks._server_echo") as (pid, _, out):
+        yield Echo(pid, int(out.readline()))
+
+
+class Crowd:
+    """Everybody who is a burden to a server, there or not: see `_server_crowd.py`."""
+
+    def __init__(self, server: Address, told: IO[str], heard: IO[str]) -> None:
+        self._descriptors = Path(f"/proc/{server.pid}/fd")
+        self._alone = self._open()
+        self._told = told
+        self._heard = heard
+        self._there = False
+
+    def come(self) -> None:
+        """When this ends, the server has all of them."""
+        if not self._there:
+            self._there = True
+            self._tell("come")
+            while self._open() < self._alone + SLOW + IDLE:
+                time.sleep(LOOK_S)
+
+    def go(self) -> None:
+        """When this ends, the server has none of them."""
+        if self._there:
+            self._there = False
+            self._tell("go")
+            while self._open() > self._alone:
+                time.sleep(LOOK_S)
+
+    @contextmanager
+    def vanishing(self) -> Iterator[None]:
+        """Some of them ask for much and vanish meanwhile."""
+        self._tell("vanish")
+        try:
+            yield
+        finally:
+            self._tell("stay")
+
+    def _tell(self, word: str) -> None:
+        self._told.write(f"{word}\n")
+        self._told.flush()
+        answer = self._heard.readline()
+        assert answer == "done\n", "the crowd has ended"
+
+    def _open(self) -> int:
+        return len(list(self._descriptors.iterdir()))
+
+
+@contextmanager
+def crowding(server: Address) -> Iterator[Crowd]:
+    """A crowd that is not there yet. Whoever measures is connected by now."""
+    ports = (str(server.tcp), str(server.http))
+    with _process("-m", "benchmarks._server_crowd", *ports) as (_, told, heard):
+        yield Crowd(server, told, heard)
 
 
 @contextmanager

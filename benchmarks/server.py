@@ -22,6 +22,7 @@ from statistics import quantiles
 from typing import Any, Final
 
 import uvloop
+from msgspec.structs import replace
 
 from benchmarks._journal_raw import BareSqlite
 from benchmarks._measure import (
@@ -41,10 +42,12 @@ from benchmarks._measure import (
 from benchmarks._plot import Chart, Line, svg
 from benchmarks._server_client import (
     Address,
+    Crowd,
     Echo,
     Frames,
     Http,
     Lines,
+    crowding,
     echoing,
     frame,
     line,
@@ -53,11 +56,13 @@ from benchmarks._server_client import (
     serving,
     sized,
 )
+from benchmarks._server_crowd import VANISH_S
 from penstock.model.job import Codec, JobOptions, Run
 from penstock.protocol.native_push import PushRun, RunPushed
 from penstock.protocol.runs import packed_run
 from penstock.stores.remote import RemoteStore
 from penstock.stores.target import Target as Server
+from tests.server.hostile.storm import BAITS, HALF_CLOSED, IDLE, PATIENT, PIPELINED, SLOW
 
 ROUNDS: Final = 5
 BATCHES: Final = (1, 10, 100, 1_000, 10_000)
@@ -68,11 +73,13 @@ SIZE: Final = 44  # bytes of a payload
 FLIGHT: Final = 256  # single pushes that are pipelined
 DISK_FLIGHT: Final = 4  # batches of 10,000, likewise: what the target is for
 DISK_FLIGHTS: Final = (1, 2, 4, 8, 16)
+CALM_S: Final = 0.3  # before a sample beside the crowd, for what came or went to be over
 TENANT: Final = "default"
 
 NATIVE, NATIVE_JSON, UNIX = "native", "native, json", "native, unix"
 BARE, NUMBERED = "native, bare", "native, bare, numbered"
 PUSHB, PUSHB_JSON, HTTP, ECHO = "PUSHB", "PUSHB, JSON", "HTTP", "echo"
+ALONE = "alone"
 
 Once = Callable[[], Awaitable[object]]
 
@@ -446,6 +453,83 @@ def report_disk(report: Report, sampler: Sampler, directory: Path, rounds: int) 
     report.say(table(["in flight", NATIVE, *raws, "native ÷ the best bare", "spread"], rows))
 
 
+# -- while others are a burden ---------------------------------------------------------------------
+
+
+def report_storm(report: Report, sampler: Sampler, directory: Path, rounds: int) -> None:
+    rows = []
+    for scheme, url in (("memory", "memory://"), ("SQLite", f"sqlite:///{directory}/storm.db")):
+        with ExitStack() as stack:
+            server = stack.enter_context(serving(url, directory, **PATIENT))
+            store = RemoteStore(Server(host="127.0.0.1", port=server.tcp))
+            sampler.run(store.connect())
+            stack.callback(lambda store=store: sampler.run(store.close()))  # type: ignore[misc]
+            crowd = stack.enter_context(crowding(server))
+            with on_one_core(server.pid):
+                taken = interleave(_beside(sampler, store, crowd), rounds)
+                crowd.go()
+        report.figures += figures_of("storm", taken, store=scheme)
+        for name in taken:
+            row = [scheme, name]
+            for what in ("p50", "p99"):
+                took, alone = (
+                    _pick(report, "storm", each, what, store=scheme) for each in (name, ALONE)
+                )
+                times = ratio(f"{name} ÷ {ALONE}, {what}, {scheme}", took, alone)
+                row += [_us(took.median), shown(times.median, "×"), spread(times)]
+            rows.append(row)
+    report.say("## Others, while a storm is on: one push at a time by a client that means well")
+    report.say(
+        f"crowd: {SLOW} connections that say a byte of a message each second, {IDLE:,} that wait "
+        f"for jobs, {HALF_CLOSED} that are half closed, a client that claims {BAITS} jobs of 20 kB "
+        "and one that watches queues, neither of which ever reads. Watched: the pushes go to a "
+        "queue that it watches, so that each of them is told to it, after its answer; on a core "
+        "that server and client share the next push waits for that. Others vanish: beside the "
+        f"crowd, {1 / VANISH_S:.0f} times a second, somebody pipelines {PIPELINED:,} commands and "
+        "is gone. Server and client share a core, the crowd has another. In each round the same "
+        "server is measured in each state, for twice as long as elsewhere; its deadlines for a "
+        "first and for a whole message are ten minutes, so that the slow ones stay."
+    )
+    beside = "÷ alone"
+    report.say(table(["", "", "p50", beside, "spread", "p99", beside, "spread"], rows))
+
+
+def _beside(
+    sampler: Sampler, store: RemoteStore, crowd: Crowd
+) -> dict[str, Callable[[], Sequence[float]]]:
+    run = run_of(1)
+    watched = replace(run, queue="good")  # by one of the crowd
+
+    async def empty() -> None:
+        for queue in ("work", "good", "piped"):
+            await store.purge(TENANT, queue)
+
+    def pushing(run: Run) -> Sequence[float]:
+        time.sleep(CALM_S)
+        return sampler.of(lambda: store.push(TENANT, [run]), 1, empty)()
+
+    def alone() -> Sequence[float]:
+        crowd.go()
+        sampler.run(store.purge(TENANT, "bait"))
+        return pushing(run)
+
+    def crowded(run: Run) -> Sequence[float]:
+        crowd.come()
+        return pushing(run)
+
+    def vanishing() -> Sequence[float]:
+        crowd.come()
+        with crowd.vanishing():
+            return pushing(run)
+
+    return {
+        ALONE: alone,
+        "crowd": lambda: crowded(run),
+        "crowd, watched": lambda: crowded(watched),
+        "crowd, others vanish": vanishing,
+    }
+
+
 # -- the whole -------------------------------------------------------------------------------------
 
 
@@ -530,6 +614,7 @@ def main() -> None:
                 report_claims(report, sampler, clients, rounds)
             runner.run(stack.aclose())
         report_disk(report, sampler, directory, rounds)
+        report_storm(report, Sampler(runner, 2 * seconds), directory, rounds)
     report.say("## Targets")
     report.say(table(TARGET_HEADINGS, [target.row() for target in report.targets]))
     report.say(f"{'Quick run' if chosen.quick else 'Run'} of {time.monotonic() - began:.0f} s.")

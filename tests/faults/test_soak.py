@@ -35,8 +35,7 @@ from tests.server.client import Client as HttpClient
 from tests.server.hostile.process import MIB, Proc, address
 from tests.server.hostile.wire import Address
 from tests.worker.harness import eventually, run
-from tests.worker.spawned import PATIENCE_S, Spawned
-from tests.worker.test_spawned import reaching
+from tests.worker.spawned import PATIENCE_S, Spawned, reaching
 
 SECONDS: Final = float(os.environ.get("SOAK_S", "900" if LONG else "4"))  # of each store
 SHORT: Final = SECONDS < 60

@@ -13,8 +13,7 @@ from penstock.model.store import Store
 from tests.faults.stores import LONG, in_both_runs
 from tests.worker import shop
 from tests.worker.harness import run
-from tests.worker.spawned import serving, worker
-from tests.worker.test_spawned import reaching
+from tests.worker.spawned import reaching, serving, worker
 
 pytestmark = in_both_runs
 JOBS, KILLS = (100_000, 100) if LONG else (5_000, 6)

@@ -59,6 +59,16 @@ async def stops(how: str) -> str:
 
 
 @app.task
+async def fails(why: str) -> None:
+    raise ValueError(why)
+
+
+@app.task(timeout="150ms")
+async def overruns() -> None:
+    await asyncio.sleep(60)
+
+
+@app.task
 async def spins() -> None:
     tell("spins")
     while True:

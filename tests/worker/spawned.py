@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from penstock import Penstock
+from penstock.client.home import Home
 from tests.faults.stores import ROOT
+from tests.worker import shop
 
 PATIENCE_S = 60
 
@@ -80,3 +83,14 @@ def serving(store: str, log: Path, port: int = 0, *flags: str) -> Iterator[tuple
 def worker(url: str, log: Path, *flags: str, **environ: str) -> Spawned:
     argv = ("worker", "tests.worker.shop:app", "--url", url, "--no-cron", *flags)
     return Spawned(*argv, log=log, **environ)
+
+
+@asynccontextmanager
+async def reaching(url: str, app: Penstock = shop.app) -> AsyncIterator[None]:
+    """The app's tasks are pushed there."""
+    before, app.home = app.home, Home(url, "default")
+    try:
+        yield
+    finally:
+        await app.aclose()
+        app.home = before

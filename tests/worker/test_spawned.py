@@ -5,14 +5,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from penstock import Penstock
-from penstock.client.home import Home
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
 from penstock.server.auth import hash_of, new_token
@@ -20,18 +16,7 @@ from tests.faults.stores import ROOT
 from tests.replaying import ended_while_replaying
 from tests.worker import shop
 from tests.worker.harness import ending, eventually, run, seen
-from tests.worker.spawned import PATIENCE_S, serving, worker
-
-
-@asynccontextmanager
-async def reaching(url: str, app: Penstock = shop.app) -> AsyncIterator[None]:
-    """The app's tasks are pushed there."""
-    before, app.home = app.home, Home(url, "default")
-    try:
-        yield
-    finally:
-        await app.aclose()
-        app.home = before
+from tests.worker.spawned import PATIENCE_S, reaching, serving, worker
 
 
 def test_signals_end_it_gracefully_and_then_at_once(tmp_path: Path) -> None:

@@ -158,7 +158,8 @@ class Acker:
         """A result is too large, or all of them together are: find out which."""
         if len(ids) == 1:
             failure = JobError(kind="ResultRefused", message=str(error))
-            self.fail(held, ids, Failed(error=failure, dead=True), "")
+            task = held.lease.job(ids[0]).options.task
+            self.fail(held, ids, Failed(error=failure, dead=True), task)
             return
         middle = len(ids) // 2
         for half in (ids[:middle], ids[middle:]):

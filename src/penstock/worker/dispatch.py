@@ -23,7 +23,7 @@ from penstock.model.job import MAX_BATCH, ClaimedRun, Job, Lease
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
 from penstock.worker.counts import Counts
-from penstock.worker.held import BatchWork, Held, Why, Work
+from penstock.worker.held import BatchWork, Held, Why, Work, facts_of
 from penstock.worker.needs import needy, supply, with_holes
 from penstock.worker.owned import Owned
 
@@ -149,7 +149,7 @@ class Dispatch:
         self._watch_timeouts(held)
         if log.isEnabledFor(logging.DEBUG):
             queue = held.lease.queue
-            facts = {"queue": queue, "jobs": held.count}
+            facts = {"queue": queue, "count": held.count}
             log.debug("claimed %d jobs of %s", held.count, queue, extra=facts)
 
     def _batched(self, lease: Lease) -> bool:
@@ -221,8 +221,7 @@ class Dispatch:
         options = job.options
         dead = bool(options.max_attempts) and job.attempt >= options.max_attempts
         why = f"timeout: the attempt ran longer than {say_ms(options.timeout_ms or 0)}"
-        facts = {"job": job.id, "task": options.task, "queue": job.queue}
-        self._acker.note(dead, why, facts)
+        self._acker.note(dead, why, facts_of(job))
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -284,7 +283,8 @@ class Dispatch:
         for work in list(held.works):
             if work.why is None and (gone is None or gone.issuperset(work.ids)):
                 self._counts.lost += len(work)
-                log.warning("job %d was taken away", work.job.id, extra={"job": work.job.id})
+                for job in work.jobs():
+                    log.warning("job %d was taken away", job.id, extra=facts_of(job))
                 self._stop(work, Why.LOST)
 
     def _stop(self, work: Work, why: Why) -> None:
@@ -318,7 +318,8 @@ class Dispatch:
         whether there is any."""
         left = list(self.running)
         for work in left:
-            log.warning("job %d does not stop", work.job.id, extra={"job": work.job.id})
+            for job in work.jobs():
+                log.warning("job %d does not stop", job.id, extra=facts_of(job))
             self.running.discard(work)
             work.held.works.discard(work)
             work.held.left -= len(work)

@@ -126,6 +126,11 @@ class Held:
         self.timers.clear()
 
 
+def facts_of(job: Job) -> dict[str, Any]:
+    """What a line of the log that is about one job has in fields of their own."""
+    return {"job": job.id, "task": job.options.task, "queue": job.queue}
+
+
 def _shortest(lease: Lease) -> int:
     """No longer than the lease is: it is as long as the longest that one of its jobs asks for."""
     return min([each.lease_ms or LEASE_MS for run in lease.runs for each in run.options])

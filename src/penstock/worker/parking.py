@@ -21,7 +21,7 @@ from penstock.model.store import Store
 from penstock.worker.acking import Acker
 from penstock.worker.claiming import Claimer
 from penstock.worker.counts import Counts
-from penstock.worker.held import Held
+from penstock.worker.held import Held, facts_of
 from penstock.worker.owned import Owned
 from penstock.worker.refusals import REFUSED
 
@@ -50,7 +50,7 @@ class Parking:
                 log.error(
                     "no task is called %r here: its jobs are put off until a worker knows it",
                     job.options.task,
-                    extra={"task": job.options.task, "queue": job.queue, "job": job.id},
+                    extra=facts_of(job),
                 )
         self._counts.parked += len(jobs)
         held.telling += 1
@@ -76,7 +76,7 @@ class Parking:
                 self._app.tenant, held.token, job.id, logs=[LogLine(0, line, "error")]
             )
         except PenstockError as error:
-            log.warning("job %d could not be told: %s", job.id, error, extra={"job": job.id})
+            log.warning("job %d could not be told: %s", job.id, error, extra=facts_of(job))
         return True
 
     async def _release(self, held: Held, jobs: list[Job]) -> bool:
@@ -94,5 +94,5 @@ class Parking:
         except (Conflict, NotFound):
             return False
         except PenstockError as error:
-            log.warning("job %d could not be put off: %s", job.id, error, extra={"job": job.id})
+            log.warning("job %d could not be put off: %s", job.id, error, extra=facts_of(job))
         return True

@@ -15,7 +15,7 @@ from penstock.client.context import Report
 from penstock.model.errors import PenstockError
 from penstock.model.job import LogLine
 from penstock.model.store import Store
-from penstock.worker.held import Held, Work
+from penstock.worker.held import Held, Work, facts_of
 from penstock.worker.owned import Owned
 from penstock.worker.refusals import REFUSED, Refusals
 
@@ -123,4 +123,5 @@ class Reports:
         except REFUSED as error:
             self._refusals.say(error)
         except PenstockError as error:
-            log.warning("what job %d said was not heard: %s", job_id, error, extra={"job": job_id})
+            facts = {**facts_of(work.job), "job": job_id}  # of a batch, one of its jobs
+            log.warning("what job %d said was not heard: %s", job_id, error, extra=facts)

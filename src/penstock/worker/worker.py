@@ -219,7 +219,11 @@ class _Life:
             "%s works on %s",
             self._name,
             ", ".join(self._worker.queues),
-            extra={"queues": list(self._worker.queues), "tasks": sorted(self._worker.app.tasks)},
+            extra={
+                "worker": self._name,
+                "queues": list(self._worker.queues),
+                "tasks": sorted(self._worker.app.tasks),
+            },
         )
         if self._settings.pool == "process":
             await self._processes.open()
@@ -288,7 +292,8 @@ class _Life:
         await self._threads.close()
         await self._processes.close()
         counts = self._worker.counts
-        log.info("%s ends: %s", self._name, counts, extra={"counts": counts})
+        facts = {"worker": self._name, "counts": counts}
+        log.info("%s ends: %s", self._name, counts, extra=facts)
 
 
 async def _first(event: asyncio.Event, other: asyncio.Event | None, within_s: float) -> None:
