@@ -24,7 +24,7 @@ TENANT: Final = "default"
 NOBODY: Final = "nobody"  # a queue without jobs, for those who wait in vain
 LONG_MS: Final = 3_600_000
 GIVEN_UP_S: Final = 0.02  # after so long
-PATIENCE: Final = "60s"
+PATIENCE: Final = "60s"  # for results, which are known for as long
 LEASE_MS: Final = 50
 SINGLE: Final = JobSpec(payload=b'{"number":1}', task="single")
 TEXT: Final = "x" * 2_000
@@ -77,13 +77,13 @@ class SteadyLoad:
 
     async def one_job(self) -> None:
         """Done by any worker."""
-        job = await chores.single.apush(0)
+        job = await chores.single.options(retain=PATIENCE).apush(1)
         self.pushed["singles"] += 1
-        await job.aresult(PATIENCE)
+        assert await job.aresult(PATIENCE) == 1
 
     async def one_passing_job(self) -> None:
         """Done by a worker that came for it."""
-        job = await chores.passing.apush()
+        job = await chores.passing.options(retain=PATIENCE).apush()
         self.pushed[chores.PASSING] += 1
         await job.aresult(PATIENCE)
 
@@ -109,7 +109,7 @@ class SteadyLoad:
     async def _single_pushes(self, number: int) -> None:
         jobs = await asyncio.gather(*(chores.single.apush(number) for _ in range(10)))
         self.pushed["singles"] += len(jobs)
-        assert await jobs[0].aresult(PATIENCE) == number
+        await self.one_job()
         await chores.threaded.apush(number)
         self.pushed["threads"] += 1
 
@@ -135,11 +135,8 @@ class SteadyLoad:
         self.pushed += Counter(flaky=1, doomed=1)
 
     async def _flows(self, number: int) -> None:
-        flow = (
-            await group(*map(chores.part.s, range(number, number + 4)))
-            .then(chores.whole.s())
-            .apush()
-        )
+        parts = group(*map(chores.part.s, range(number, number + 4)))
+        flow = await parts.then(chores.whole.options(retain=PATIENCE).s()).apush()
         self.pushed["flows"] += len(flow)
         assert await flow.aresult(PATIENCE) == 4 * number + 6
 
