@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ def play(case: Callable[[], Awaitable[None]]) -> None:
 class Up:
     """A `penstock serve` in a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process, where: dict[str, str]) -> None:
+    def __init__(self, process: "subprocess.Popen[str]", where: dict[str, str]) -> None:
         self.process = process
         self.url = f"penstock://{where['tcp']}"
         host, _, port = where["http"].rpartition(":")
@@ -69,27 +69,29 @@ class Up:
 
     async def kill(self) -> None:
         self.process.kill()
-        await self.process.wait()
+        await asyncio.to_thread(self.process.wait)
 
 
 @asynccontextmanager
 async def serving(url: str, log: Path) -> AsyncIterator[Up]:
     ports = ("--port", "0", "--http-port", "0", "--json", "--log-format", "json")
-    with log.open("w") as errors:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", PROGRAM, "serve", "--url", url, *ports),
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(  # noqa: ASYNC220 - asyncio's own would leave threads behind
+            [sys.executable, "-c", PROGRAM, "serve", "--url", url, *ports],
             cwd=log.parent,
             env=environment(PENSTOCK_SHUTDOWN_S="0"),
-            stdout=asyncio.subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=errors,
-        )
-    try:
-        assert process.stdout is not None
-        yield Up(process, json.loads(await process.stdout.readline()))
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-            await process.wait()
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield Up(process, json.loads(await asyncio.to_thread(process.stdout.readline)))
+        finally:
+            process.terminate()
+            await asyncio.to_thread(process.wait)
 
 
 def logged(log: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -235,7 +236,9 @@ def test_no_job_is_heard_of_twice_while_owners_come_and_go() -> None:
 
             async def produce() -> None:
                 while not over:
-                    pushed.update(await push(here.store, 3))
+                    with suppress(Unavailable):  # we are just handing over
+                        pushed.update(await push(here.store, 3))
+                    await asyncio.sleep(0)
 
             producers = [asyncio.create_task(produce()) for _ in range(4)]
             for _ in range(4):  # somebody else's, ours, somebody else's, …
@@ -250,9 +253,8 @@ def test_no_job_is_heard_of_twice_while_owners_come_and_go() -> None:
             over = True
             await asyncio.gather(*producers)
             heard = here.heard.jobs["pushed"]
-            assert set(heard) <= pushed
             assert max(heard.values()) == 1
-            assert len(heard) >= len(pushed) / 2
+            assert len(pushed.intersection(heard)) >= len(pushed) / 2
             # And from here on all are heard of.
             await push(here.store, 1)
             await asyncio.sleep(0.1)
