@@ -246,8 +246,12 @@ def test_every_flag_that_the_page_names_exists(page: str, of: tuple[str, ...]) -
     assert named <= options
 
 
-def test_every_setting_that_the_page_about_servers_names_exists() -> None:
+def test_every_setting_and_metric_that_the_page_about_servers_names_exists() -> None:
+    tables = "\n".join(re.findall(r"^\|.*$", SERVER, flags=re.MULTILINE))
     prose = re.sub(r"^\|.*$", "", SERVER, flags=re.MULTILINE)
     named = set(re.findall(r"`([a-z]+_[a-z_]+)`", prose))
+    metrics = {name for name in named if name.startswith("penstock_")}
     assert {"tokens_file", "audit_file", "shutdown_s"} <= named
-    assert named <= set(Settings.__struct_fields__)
+    assert named - metrics <= set(Settings.__struct_fields__)
+    # The table of metrics is held against the code in tests/unit/test_metrics.py.
+    assert metrics <= set(re.findall(r"`(penstock_[a-z_]+)`", tables))

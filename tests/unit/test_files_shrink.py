@@ -10,6 +10,7 @@ from penstock.model.job import Run
 from penstock.model.lifecycle import State
 from penstock.open import open_store
 from penstock.stores.embedded import EmbeddedStore
+from penstock.stores.journal import writer
 
 T: Final = "default"
 PUSHES: Final = 200
@@ -65,7 +66,9 @@ def test_a_drained_backlog_gives_its_room_back(scheme: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "rocksdb"])
-def test_what_was_left_too_large_gets_small_when_it_is_opened(scheme: str, tmp_path: Path) -> None:
+def test_what_was_left_too_large_gets_small_when_it_is_opened(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a process that ended as soon as it was done."""
 
     async def left() -> int:
@@ -81,7 +84,9 @@ def test_what_was_left_too_large_gets_small_when_it_is_opened(scheme: str, tmp_p
         await until_small(store, LEFT)
         await store.close()
 
-    assert asyncio.run(left()) > LEFT
+    with monkeypatch.context() as hurried:
+        hurried.setattr(writer, "REST_S", 3_600)
+        assert asyncio.run(left()) > LEFT
     asyncio.run(scenario())
 
 
