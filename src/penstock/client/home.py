@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from penstock.client.errors import BlocksTheLoop
+from penstock.descriptors import occupy_standard
 from penstock.model.errors import Unavailable
 from penstock.model.event import Event, EventKind
 from penstock.model.store import Store
@@ -228,6 +229,7 @@ class _Thread(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="penstock-home", daemon=True)
+        occupy_standard()
         self.loop = uvloop.new_event_loop()
         self.start()
 
