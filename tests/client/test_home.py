@@ -147,8 +147,11 @@ def test_a_store_that_cannot_be_opened_is_tried_again() -> None:
     home.close()
 
 
-def test_a_wrong_url_is_refused_at_the_first_use() -> None:
-    app = Penstock("mysql://localhost")
+def test_a_wrong_url_of_the_environment_is_refused_at_the_first_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", "mysql://localhost")
+    app = Penstock()
     task = counting(app, "q")
     with pytest.raises(Invalid, match="no store that this release knows"):
         task.push(0, 0)

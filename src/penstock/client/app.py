@@ -55,6 +55,7 @@ from penstock.model.schedule import (
     check_schedule,
 )
 from penstock.model.store import Store
+from penstock.stores.checking import check_url
 
 if TYPE_CHECKING:
     from penstock.client.testing import Testing
@@ -256,8 +257,11 @@ class Penstock:
 
 
 def _url(said: Any) -> str | None:
-    """Only its form: which stores there are is known when one is opened."""
-    if said is None or (isinstance(said, str) and ("://" in said or not said)):
+    """Whether a store of that name could be, and not whether it is there."""
+    if said is None:
+        return None
+    if isinstance(said, str) and ("://" in said or not said):
+        check_url(said)
         return said
     path = said if isinstance(said, str | os.PathLike) else "jobs.db"
     raise BadDeclaration(f"{show(said)} is no url: a store in a file is sqlite:///{path}", "url")
