@@ -3,7 +3,7 @@ said in: never an error of Python's own from somewhere inside, never later at a 
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ OPTIONS: dict[str, list[tuple[Any, str]]] = {
         (True, "True"),
         (-5, "-5"),
         (datetime(2030, 1, 1), "time zone"),  # noqa: DTZ001
+        (datetime(1960, 1, 1, tzinfo=UTC), "^1960-01-01 00:00:00.00:00 lies before 1970"),
+        (datetime(9500, 1, 1, tzinfo=UTC), "^9500-01-01 .* lies behind the year 9000"),
     ],
     "max_attempts": [("3", "'3'"), (-1, "-1"), (None, "None"), (1.0, "1.0"), (True, "True")],
     "backoff": [("5s", r"exponential\("), (5, r"exponential\("), (None, r"exponential\(")],

@@ -57,6 +57,9 @@ def instant_ms(said: datetime | int | None, field: str = "run_at") -> int | None
             raise Invalid("a datetime needs a time zone: datetime.now(UTC)", field)
         # Exact, and up: never before the instant that was said.
         found = -((_EPOCH - said) // _MILLISECOND)
+        if not 0 <= found <= MAX_INSTANT_MS:
+            where = "before 1970" if found < 0 else "behind the year 9000"
+            raise Invalid(f"{said} lies {where}, where no job can be due", field)
     else:
         found = said
     if type(found) is not int or not 0 <= found <= MAX_INSTANT_MS:
