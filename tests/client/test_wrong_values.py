@@ -46,7 +46,12 @@ OPTIONS: dict[str, list[tuple[Any, str]]] = {
         (datetime(9500, 1, 1, tzinfo=UTC), "^9500-01-01 .* lies behind the year 9000"),
     ],
     "max_attempts": [("3", "'3'"), (-1, "-1"), (None, "None"), (1.0, "1.0"), (True, "True")],
-    "backoff": [("5s", r"exponential\("), (5, r"exponential\("), (None, r"exponential\(")],
+    "backoff": [
+        ("soon", r"exponential\("),
+        ("5", r"exponential\("),
+        (5, r"exponential\("),
+        (None, r"exponential\("),
+    ],
     "timeout": [(0, "longer than nothing"), ("90", "90s"), (-1, "-1"), (b"5s", "duration")],
     "lease": [("10ms", "50ms to 1d"), ("2d", "50ms to 1d"), ("x", "30s")],
     "ttl": [(0, "longer than nothing"), ("x", "30s")],
