@@ -104,3 +104,28 @@ def test_a_preview_of_a_cron_is_by_its_name(cli: Cli) -> None:
     assert "is not a cron expression" in cli.told
     cli("cron", "next", "* * * * *", "--tz", "Mars", code=2)
     assert "is not a time zone" in cli.told
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("@daily", "'@daily' is not a cron expression like '30 2 * * MON': say '0 0 * * *'"),
+        ("@Hourly", "'@Hourly' is not a cron expression like '30 2 * * MON': say '0 * * * *'"),
+        ("@reboot", "'@reboot' is not a cron expression like '30 2 * * MON'"),
+        ("", "'' is neither a cron expression like '30 2 * * MON' nor the name of a cron"),
+        (" ", "' ' is neither a cron expression like '30 2 * * MON' nor the name of a cron"),
+    ],
+)
+def test_what_is_no_expression_is_told_without_a_store(place: Path, what: str, says: str) -> None:
+    cli = Cli()
+    cli("cron", "next", what, code=2)
+    assert says in cli.told
+    assert "store" not in cli.told
+
+
+def test_an_empty_time_zone_is_none(cli: Cli) -> None:
+    cli("cron", "next", "* * * * *", "--tz", "", code=2)
+    assert "'' is not a time zone" in cli.told
+    for schedule in (["-e", "* * * * *"], ["--daily", "02:00"]):
+        cli("cron", "put", "c", "q", *schedule, "--tz", "", code=2)
+        assert "--tz: is empty" in cli.told

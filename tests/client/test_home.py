@@ -95,7 +95,8 @@ def test_what_was_closed_opens_again(shared_url: str) -> None:
 
 def test_a_store_in_memory_is_gone_when_closed() -> None:
     app = Penstock("memory://")
-    job = counting(app, "q").push(0, 0)
+    count = counting(app, "q")
+    job = count.push(0, 0)
     store = app.home.wait(app.store())
     app.close()
 
@@ -105,7 +106,7 @@ def test_a_store_in_memory_is_gone_when_closed() -> None:
 
     asyncio.run(late())
     with app:
-        assert counting(app, "q").push(0, 0).id == job.id
+        assert count.push(0, 0).id == job.id
 
 
 def test_whoever_is_cancelled_while_it_opens_cancels_nobody_else() -> None:
@@ -146,8 +147,11 @@ def test_a_store_that_cannot_be_opened_is_tried_again() -> None:
     home.close()
 
 
-def test_a_wrong_url_is_refused_at_the_first_use() -> None:
-    app = Penstock("mysql://localhost")
+def test_a_wrong_url_of_the_environment_is_refused_at_the_first_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", "mysql://localhost")
+    app = Penstock()
     task = counting(app, "q")
     with pytest.raises(Invalid, match="no store that this release knows"):
         task.push(0, 0)

@@ -191,6 +191,13 @@ def test_backoffs_in_words() -> None:
     assert at_once().kind == "none"
 
 
+@pytest.mark.parametrize("said", ["100ms", timedelta(milliseconds=100)])
+def test_a_duration_is_a_backoff_that_is_always_the_same(app: Penstock, said: Any) -> None:
+    task = app.task(name="t", backoff=said)(lambda: None)
+    assert task.plan.job.backoff == fixed("100ms")
+    assert task.options(backoff="0s").plan.job.backoff == fixed(0)
+
+
 def test_two_tasks_of_one_name_are_a_mistake(app: Penstock) -> None:
     @app.task
     def send() -> None: ...

@@ -3,7 +3,7 @@ said in: never an error of Python's own from somewhere inside, never later at a 
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,16 @@ OPTIONS: dict[str, list[tuple[Any, str]]] = {
         (True, "True"),
         (-5, "-5"),
         (datetime(2030, 1, 1), "time zone"),  # noqa: DTZ001
+        (datetime(1960, 1, 1, tzinfo=UTC), "^1960-01-01 00:00:00.00:00 lies before 1970"),
+        (datetime(9500, 1, 1, tzinfo=UTC), "^9500-01-01 .* lies behind the year 9000"),
     ],
     "max_attempts": [("3", "'3'"), (-1, "-1"), (None, "None"), (1.0, "1.0"), (True, "True")],
-    "backoff": [("5s", r"exponential\("), (5, r"exponential\("), (None, r"exponential\(")],
+    "backoff": [
+        ("soon", r"exponential\("),
+        ("5", r"exponential\("),
+        (5, r"exponential\("),
+        (None, r"exponential\("),
+    ],
     "timeout": [(0, "longer than nothing"), ("90", "90s"), (-1, "-1"), (b"5s", "duration")],
     "lease": [("10ms", "50ms to 1d"), ("2d", "50ms to 1d"), ("x", "30s")],
     "ttl": [(0, "longer than nothing"), ("x", "30s")],
@@ -189,6 +196,14 @@ def test_bytes_are_for_items_of_batches(app: Penstock) -> None:
         ({"url": 5}, "url", "5"),
         ({"url": Path("jobs.db")}, "url", "sqlite:///"),
         ({"url": "jobs.db"}, "url", "'jobs.db' is no url.*sqlite:///jobs.db"),
+        ({"url": ""}, "url", "is empty: a store is a url, like sqlite:///jobs.db"),
+        ({"url": "redis://x"}, "url", "'redis://x' is no store that this release knows"),
+        ({"url": "sqlite://jobs.db"}, "url", "three slashes begin a path.*sqlite:///jobs.db"),
+        ({"url": "sqlite:///jobs.db?mod=ro"}, "url", "no setting 'mod'; did you mean 'mode'"),
+        ({"url": "memory://x"}, "url", "names more than memory://"),
+        ({"url": "penstock://"}, "url", "names no host"),
+        ({"url": "penstock://host:x"}, "url", "has no port from 1 to 65535"),
+        ({"url": "penstock+unix://x"}, "url", "names no socket"),
         ({"tenant": 5}, "tenant", "5"),
         ({"tenant": "a b"}, "tenant", "'a b'"),
         ({"middleware": 5}, "middleware", "list of Middleware"),

@@ -6,6 +6,7 @@ Executions are written down in the file that RAN names, a line each: the task, i
 import asyncio
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from typing import Any
@@ -54,6 +55,34 @@ async def stops(how: str) -> str:
         loop.call_soon(loop.stop)
     else:
         loop.stop()
+    await asyncio.sleep(0.01)
+    return "went on"
+
+
+async def leaves(error: type[BaseException]) -> None:
+    await asyncio.sleep(0.01)
+    raise error(4)
+
+
+@app.task(max_attempts=1)
+async def exits(how: str) -> str:
+    async def here() -> None:
+        await leaves(SystemExit)
+
+    async with asyncio.timeout(5):
+        if how == "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(here())
+                await asyncio.sleep(60)
+        elif how == "interrupt":
+            await asyncio.create_task(leaves(KeyboardInterrupt))
+        elif how == "wait_for":
+            await asyncio.wait_for(leaves(SystemExit), 60)
+        elif how == "callback":
+            asyncio.get_running_loop().call_soon(sys.exit, 4)
+        else:
+            left = asyncio.create_task(here())  # which nobody waits for
+            await asyncio.wait([left])
     await asyncio.sleep(0.01)
     return "went on"
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Context, Penstock, at_once
 from penstock.client.home import Home
+from penstock.model.errors import Conflict
 from penstock.model.lifecycle import State
 from penstock.open import open_store
 from penstock.stores.clock import SystemClock
@@ -196,5 +197,48 @@ def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> N
                 known = await seen(app, job.id)
                 assert (known.state, known.attempt) == (State.COMPLETED, 1)
         assert sorted(ran) == [1, 2]
+
+    run(case)
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite"])
+def test_the_app_that_a_worker_runs_stays_open_until_the_worker_ends(
+    tmp_path: Path, url: str
+) -> None:
+    app = app_on(f"sqlite:///{tmp_path}/jobs.db" if url == "sqlite" else url)
+
+    @app.task
+    async def closes() -> None:
+        await app.aclose()
+
+    @app.task
+    async def closes_here() -> None:
+        app.close()
+
+    @app.task
+    def closes_in_a_thread() -> None:
+        with app:
+            pass
+
+    @app.task
+    async def after() -> str:
+        return "done"
+
+    async def case() -> None:
+        async with closing(app):
+            worker = Worker(app, WorkerSettings(cron=False))
+            living = asyncio.create_task(worker.run())
+            for each in (closes, closes_here, closes_in_a_thread):
+                job = await each.apush()
+                assert await ending(job) == "dead Conflict", each
+                (error,) = (await seen(app, job.id)).errors
+                assert error.message == "a worker runs this app, which stays open until that ends"
+            assert await ending(await after.apush()) == "'done'"
+            with pytest.raises(Conflict):
+                await app.aclose()
+            worker.stop()
+            await living
+            await app.aclose()
+            assert (await (await app.store()).health()).ok
 
     run(case)

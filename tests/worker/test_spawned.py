@@ -1,5 +1,6 @@
 """`penstock worker` as a process: signals, kills, stops, servers that go and come back."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,53 @@ def test_a_handler_does_not_stop_the_loop_that_others_run_on(tmp_path: Path, poo
         assert told == 1 or (told == 2 and pool != "async"), "once for each loop"
         assert text.count("something that a handler left behind tried to stop the event loop") == 1
         assert "Traceback" not in text
+
+    run(case)
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_an_exit_in_a_task_of_a_handler_ends_that_job_and_nothing_else(
+    tmp_path: Path, pool: str
+) -> None:
+    log = tmp_path / "log"
+    expected = {
+        "group": "dead SystemExit",
+        "wait_for": "dead SystemExit",
+        "interrupt": "dead KeyboardInterrupt",
+        "alone": "'went on'",
+        "callback": "'went on'",
+    }
+    traces: list[str] = []
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                with worker(url, log, "--pool", pool, "-c", "2") as working:
+                    beside = await shop.naps.apush(1.0)
+                    await working.hears("naps")
+                    for how, end in expected.items():
+                        job = await shop.exits.apush(how)
+                        assert await ending(job) == end, how
+                        errors = (await seen(shop.app, job.id)).errors
+                        traces.extend(error.trace for error in errors)
+                    assert await ending(beside) == "'slept'"
+                    assert await ending(await shop.quick.apush(3)) == "3"
+                    working.tell(signal.SIGTERM)
+                    assert await working.end() == 0
+        text = log.read_text()
+        lines = [line for line in text.splitlines() if "nothing ends by it" in line]
+        assert any("task 'exits' raised SystemExit: 4" in line for line in lines)
+        told = [
+            re.search(r"(\S+ \(.*shop.py:\d+\)|task 'exits') raised (\w+): 4", line)
+            for line in lines
+        ]
+        assert {each[2] for each in told if each} >= {"SystemExit"}
+        assert any(
+            "something that a handler left behind raised SystemExit: 4" in line for line in lines
+        )
+        assert "of the pool" not in text, "no process was replaced"
+        assert len(traces) == 3
+        assert all("shop.py" in trace for trace in traces)
 
     run(case)
 

@@ -137,9 +137,10 @@ def _schedule(
         if tz is not None:
             raise Invalid("does not go with --every, which counts from 1970 in UTC", "tz")
         return Every(every_ms=every)
+    zone = "UTC" if tz is None else tz
     if expression:
-        return Cron(expression=expression, tz=tz or "UTC")
-    return Daily(at=tuple(daily or ()), tz=tz or "UTC")
+        return Cron(expression=expression, tz=zone)
+    return Daily(at=tuple(daily or ()), tz=zone)
 
 
 async def rm(at: Session, name: Name) -> None:
@@ -168,13 +169,17 @@ def preview(
 ) -> None:
     """Print when an expression or a cron fires next; an expression needs no store."""
     begin = now_ms() if after is None else after
-    expression = Cron(expression=what, tz=tz or "UTC")
+    expression = Cron(expression=what, tz="UTC" if tz is None else tz)
     place = Place(url=url, tenant=tenant, as_json=as_json)
     try:
         check_schedule(expression)
     except Invalid as error:
-        if error.field == "tz" or len(what.split()) >= 5:  # meant as one, and wrong
+        # Meant as one, and wrong.
+        if error.field == "tz" or what.startswith("@") or len(what.split()) >= 5:
             note(str(error))
+            raise typer.Exit(WRONG) from None
+        if not what.strip():
+            note(_neither(what))
             raise typer.Exit(WRONG) from None
         raise typer.Exit(run(lambda at: _preview_known(at, what, begin, count), place)) from None
     _print(expression, begin, count, as_json)
@@ -186,8 +191,12 @@ async def _preview_known(at: Session, name: str, begin: int, count: int) -> None
         if info.spec.name == name:
             _print(info.spec.schedule, begin, count, at.as_json)
             return
-    raise NotFound(
-        f"{name!r} is neither a cron expression like '30 2 * * MON' nor the name of a cron;"
+    raise NotFound(_neither(name))
+
+
+def _neither(said: str) -> str:
+    return (
+        f"{said!r} is neither a cron expression like '30 2 * * MON' nor the name of a cron;"
         " penstock cron ls names them"
     )
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from penstock import __version__
+from penstock.descriptors import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,6 +144,7 @@ def load(name: str) -> Any:
 
 
 def main() -> None:
+    stand_in()
     try:
         app = build_app()
     except ModuleNotFoundError as error:

@@ -35,6 +35,7 @@ from penstock.client.execute import Executor
 from penstock.client.home import Home
 from penstock.client.middleware import Middleware
 from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions, planned
+from penstock.client.origin import Origin
 from penstock.client.said import some_time
 from penstock.client.task import P, T, Task, check_handler
 from penstock.model.checks_values import check_int, check_tenant, show
@@ -54,6 +55,7 @@ from penstock.model.schedule import (
     check_schedule,
 )
 from penstock.model.store import Store
+from penstock.stores.checking import check_url
 
 if TYPE_CHECKING:
     from penstock.client.testing import Testing
@@ -82,6 +84,7 @@ class Penstock:
         self.middleware = _middleware(middleware)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.crons: dict[str, CronSpec] = {}
+        self._scheduled_of: dict[str, Origin] = {}  # the tasks of the crons
         self.executor = Executor(self.middleware)
         self._plan = planned(Plan(), options)
 
@@ -147,9 +150,8 @@ class Penstock:
 
     def _add(self, task: Task[..., Any, Any]) -> Task[..., Any, Any]:
         known = self.tasks.get(task.name)
-        # The same function again is its module imported again, under another name or reloaded.
-        if known is not None and known.handler.__qualname__ != task.handler.__qualname__:
-            raise Invalid(f"two tasks are called {task.name!r}: give one of them a name", "name")
+        if known is not None and not task.origin.again(known.origin):
+            raise task.origin.refused(task.name, known.origin)
         task.plan = replace(task.plan, job=replace(task.plan.job, task=task.name))
         self.tasks[task.name] = task
         return task
@@ -209,9 +211,12 @@ class Penstock:
                 limit=more.get("limit"),
             )
             check_cron(spec)
-            if spec.name in self.crons:
+            known = self._scheduled_of.get(spec.name)
+            again = known is not task.origin and known is not None and task.origin.again(known)
+            if spec.name in self.crons and not again:
                 raise Invalid(f"two schedules are called {spec.name!r}: name one", "name")
             self.crons[spec.name] = spec
+            self._scheduled_of[spec.name] = task.origin
             return task
 
         return declare
@@ -252,8 +257,11 @@ class Penstock:
 
 
 def _url(said: Any) -> str | None:
-    """Only its form: which stores there are is known when one is opened."""
-    if said is None or (isinstance(said, str) and ("://" in said or not said)):
+    """Whether a store of that name could be, and not whether it is there."""
+    if said is None:
+        return None
+    if isinstance(said, str) and ("://" in said or not said):
+        check_url(said)
         return said
     path = said if isinstance(said, str | os.PathLike) else "jobs.db"
     raise BadDeclaration(f"{show(said)} is no url: a store in a file is sqlite:///{path}", "url")

@@ -15,15 +15,16 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import uvloop
 
 from penstock.client.errors import BlocksTheLoop
-from penstock.model.errors import Unavailable
+from penstock.descriptors import occupy_standard
+from penstock.model.errors import Conflict, Unavailable
 from penstock.model.event import Event, EventKind
 from penstock.model.store import Store
 from penstock.model.wrapper import Call, Wrapper
@@ -56,6 +57,7 @@ class Home:
         self._opened: Future[Store] | None = None
         self._store: Store | None = None  # once it is open
         self._visits: dict[asyncio.AbstractEventLoop, AsyncIterator[None]] = {}  # of other loops
+        self._workers = 0  # that run on it, and would end with it
         self._left_behind: Any = None  # by a fork: the other process's, and not to be let go of
         _homes.add(self)
 
@@ -159,7 +161,8 @@ class Home:
         return store
 
     async def aclose(self) -> None:
-        """Close the store. The next use opens it again."""
+        """Close the store. The next use opens it again. Raises Conflict while a worker runs here."""
+        self._may_close()
         ending = self._end()
         if ending is not None:
             thread, closed = ending
@@ -167,8 +170,23 @@ class Home:
             thread.join()  # which has nothing left to do
 
     def close(self) -> None:
+        self._may_close()
         self.may_block("close()", "aclose()")
         self._close(None)
+
+    @contextmanager
+    def worked(self) -> Iterator[None]:
+        """While this lasts it stays open: handlers have the app at hand that their worker lives by.
+        The end of the process closes it all the same."""
+        self._workers += 1
+        try:
+            yield
+        finally:
+            self._workers -= 1
+
+    def _may_close(self) -> None:
+        if self._workers:
+            raise Conflict("a worker runs this app, which stays open until that ends")
 
     def _close(self, timeout: float | None) -> None:
         ending = self._end()
@@ -191,6 +209,7 @@ class Home:
         """In the child: whatever was open is the parent's. Letting go of it would touch its loop,
         and whoever held the lock is not here."""
         self._lock = threading.Lock()
+        self._workers = 0
         if self._opened is not None or self._thread is not None:
             self._left_behind = (self._left_behind, self._thread, self._opened, self._visits)
             self._thread = self._opened = self._store = None
@@ -228,6 +247,7 @@ class _Thread(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="penstock-home", daemon=True)
+        occupy_standard()
         self.loop = uvloop.new_event_loop()
         self.start()
 

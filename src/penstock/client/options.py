@@ -7,7 +7,7 @@ the payloads. What is not said keeps the meaning that it has in the contract.
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal, TypedDict, get_args
 
@@ -55,7 +55,7 @@ class Options(TypedDict, total=False):
     delay: Duration | None
     run_at: datetime | int | None  # an int: milliseconds since the epoch
     max_attempts: int
-    backoff: Backoff
+    backoff: Backoff | str | timedelta  # a duration: always the same wait
     timeout: Duration | None
     lease: Duration | None
     ttl: Duration | None

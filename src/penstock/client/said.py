@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from penstock.client.backoff import fixed
 from penstock.client.errors import BadDeclaration
 from penstock.model.checks_push import MAX_HEADER_BYTES, MAX_TAGS
 from penstock.model.checks_values import (
@@ -28,7 +29,7 @@ from penstock.model.schedule import MAX_INSTANT_MS
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-_BACKOFFS: Final = 'exponential("1s", cap="10m"), linear, fixed, waits or at_once()'
+_BACKOFFS: Final = '"5s", exponential("1s", cap="10m"), linear, fixed, waits or at_once()'
 
 
 def in_words(error: Invalid) -> Invalid:
@@ -57,6 +58,9 @@ def instant_ms(said: datetime | int | None, field: str = "run_at") -> int | None
             raise Invalid("a datetime needs a time zone: datetime.now(UTC)", field)
         # Exact, and up: never before the instant that was said.
         found = -((_EPOCH - said) // _MILLISECOND)
+        if not 0 <= found <= MAX_INSTANT_MS:
+            where = "before 1970" if found < 0 else "behind the year 9000"
+            raise Invalid(f"{said} lies {where}, where no job can be due", field)
     else:
         found = said
     if type(found) is not int or not 0 <= found <= MAX_INSTANT_MS:
@@ -127,9 +131,12 @@ def iterable(said: Any, field: str, what: str) -> Iterable[Any]:
 # -- the rest --------------------------------------------------------------------------------------
 
 
-def backoff(said: Backoff, field: str) -> Backoff:
-    """Its parts were read when it was made."""
+def backoff(said: Backoff | str | timedelta, field: str) -> Backoff:
+    """Its parts were read when it was made; a duration is always the same wait. A bare number is
+    none: elsewhere that is a factor, or how often."""
     try:
+        if isinstance(said, str | timedelta):
+            return fixed(said)
         check_struct(said, field, Backoff)
     except Invalid:
         raise BadDeclaration(f"is {show(said)}, not a backoff: say {_BACKOFFS}", field) from None

@@ -15,6 +15,7 @@ from penstock.client.context import Context
 from penstock.client.errors import BadDeclaration, Dead, Retry
 from penstock.client.job import PushedJob, PushedJobs
 from penstock.client.options import Errors, Options, Plan, planned
+from penstock.client.origin import Origin
 from penstock.client.said import in_words, iterable, some_time
 from penstock.client.sending import Sending
 from penstock.model.checks_values import check_bool, show
@@ -52,6 +53,7 @@ class Task(Generic[P, T, C]):
     ) -> None:
         self.app = app
         self.handler = handler
+        self.origin = Origin.of(handler)
         self.name = name
         self.plan = plan
         self.batch = batch  # the most jobs of one call; None: one job a call

@@ -51,6 +51,17 @@ Overlap = Literal["allow", "skip"]
 Missed = Literal["last", "all", "none"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# What some cron daemons have words for. An expression has one form here, on every wire and in every
+# store; who says a word is told how it is said.
+_SAID_IN_FIELDS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 _DAY: Final = timedelta(days=1)
 _HOUR_OF_DAY: Final = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9])?")
 _HASH: Final = re.compile(r"[0-9a-f]{16}")
@@ -169,8 +180,10 @@ def _matches(expression: str, start: datetime, step: int) -> CronSim:
     try:
         return CronSim(expression, start, reverse=step < 0)
     except CronSimError as error:
+        instead = _SAID_IN_FIELDS.get(expression.strip().lower())
+        why = f"say {instead!r}" if instead else error
         raise Invalid(
-            f"{expression!r} is not a cron expression like '30 2 * * MON': {error}", "expression"
+            f"{expression!r} is not a cron expression like '30 2 * * MON': {why}", "expression"
         ) from error
 
 

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from penstock.client.home import Home
+from penstock.descriptors import stand_in
 from penstock.model.errors import PenstockError
 from penstock.telemetry import logs
 from penstock.worker.loading import load_app
@@ -92,6 +93,7 @@ def _follow(worker: Worker) -> None:
 
 
 def main() -> int:
+    stand_in()
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
     logs.configure(settings.log_format, settings.log_level)
     try:

@@ -97,9 +97,10 @@ class Worker:
         loop, told = asyncio.get_running_loop(), asyncio.Event()
         self._hear = lambda: loop.call_soon_threadsafe(told.set)
         try:
-            store = None if self._stops else await reached(self.app, told, alone=self.alone)
-            if store is not None:
-                await self._work(_Life(self, store, handlers))
+            with self.app.home.worked():
+                store = None if self._stops else await reached(self.app, told, alone=self.alone)
+                if store is not None:
+                    await self._work(_Life(self, store, handlers))
         finally:
             self._hear = None
             self.ended.set()

@@ -21,6 +21,7 @@ from penstock.client.context import Context, Report
 from penstock.client.errors import SoftTimeout
 from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared, gathered
 from penstock.client.home import Home
+from penstock.descriptors import stand_in
 from penstock.protocol.framing import LARGEST, Frames
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
@@ -103,6 +104,7 @@ def _over(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
+    stand_in()
     where, url, worker, fd = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
