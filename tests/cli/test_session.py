@@ -268,7 +268,8 @@ def test_the_menu_loads_no_store() -> None:
         "print([m for m in sys.modules if m.startswith('penstock.')], 'asyncio' in sys.modules)"
     )
     assert said.startswith("penstock ")
-    loaded = ["penstock.model", "penstock.model.version", "penstock.cli", "penstock.cli.main"]
+    loaded = ["penstock.model", "penstock.model.version", "penstock.cli", "penstock.descriptors"]
+    loaded.append("penstock.cli.main")
     assert said.splitlines()[-1] == f"{loaded} False"
 
 
