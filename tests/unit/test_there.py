@@ -78,6 +78,23 @@ def test_another_file_is_no_store(tmp_path: Path) -> None:
     )
 
 
+def test_a_store_whose_making_was_cut_short_is_made_anew(tmp_path: Path) -> None:
+    """As a power cut may leave it: SQLite's journal was synced, and of the file only its size is
+    there. The journal says that the file was empty before."""
+    path = tmp_path / "store"
+    path.write_bytes(bytes(32 << 10))
+    journal = bytes.fromhex("d9d505f920a163d7 00000000 3d217d2b 00000000 00000200 00008000")
+    (tmp_path / "store-journal").write_bytes(journal.ljust(512, b"\0"))
+
+    async def scenario() -> None:
+        store = await open_store(f"sqlite:///{path}", share=False)
+        await store.push_jobs("default", "q", [JobSpec(payload=b"1")])
+        await store.close()
+
+    asyncio.run(scenario())
+    assert path.read_bytes().startswith(b"SQLite format 3")
+
+
 def test_a_directory_is_no_sqlite_file(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     assert refused(f"sqlite:///{tmp_path}/store") == (

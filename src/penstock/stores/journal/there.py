@@ -53,7 +53,8 @@ def check_ours(scheme: str, path: Path) -> None:
                 f"{path} is a directory of other things; name one that is empty or not there yet"
             )
     elif path.is_file():
-        if _begins(path) not in (_MAGIC, b""):
+        # Of a file whose making was cut short, SQLite's journal beside it knows what it was before.
+        if _begins(path) not in (_MAGIC, b"") and not _beside(path, "-journal").exists():
             raise JournalError(
                 f"{path} is no SQLite file: it is something else, or a damaged store;"
                 " name another, or restore a backup"
