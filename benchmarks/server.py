@@ -259,11 +259,11 @@ def report_free(report: Report, sampler: Sampler, clients: Clients, rounds: int)
     for batch in FREE:
         pushes = clients.pushes(batch)
         subjects = {
-            name: sampler.of(pushes[name], batch, _empty(clients)) for name in (NATIVE, ECHO)
+            name: sampler.of(pushes[name], batch, _empty(clients)) for name in (NATIVE, BARE, ECHO)
         }
         report.figures += figures_of("push, free", interleave(subjects, rounds), batch=batch)
         row = [f"{batch:,}"]
-        for name in (NATIVE, ECHO):
+        for name in (NATIVE, BARE, ECHO):
             for case in ("push", "push, free"):
                 rate, half = (
                     _pick(report, case, name, what, batch=batch) for what in ("rate", "p50")
@@ -272,7 +272,7 @@ def report_free(report: Report, sampler: Sampler, clients: Clients, rounds: int)
         rows.append(row)
     report.say("## The same pushes on one core, and with the processes free to roam")
     headings = ["batch"]
-    for name in (NATIVE, ECHO):
+    for name in (NATIVE, BARE, ECHO):
         headings += [f"{name}, one core", "p50", f"{name}, free", "p50"]
     report.say(table(headings, rows))
 
