@@ -22,6 +22,7 @@ from tests.server.client import Client
 
 PATIENCE_S = 60.0
 PROGRAM = "import sys; from penstock.cli.main import main; sys.argv[0] = 'penstock'; main()"
+OURS_NOW = "the store is this process's now"
 IN_THE_LOG = "the store is another process's: what happens to jobs is counted by watching it"
 
 
@@ -141,7 +142,8 @@ def test_a_server_that_inherits_the_path_goes_on_counting_and_counts_nothing_twi
             assert await here.metric("penstock_store_owned") == {"": 1}
             assert await here.metric("penstock_jobs_pushed_total") == {"q": 15}
             await here.push(5)
-            await asyncio.sleep(1)
+            while OURS_NOW not in (tmp_path / "here.log").read_text():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # until then a watch could still tell what we know
             assert await here.metric("penstock_jobs_pushed_total") == {"q": 20}
             assert await here.metric("penstock_watch_gaps_total") == {"default": 1}
 
