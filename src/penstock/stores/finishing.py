@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from penstock.model.errors import Unavailable
+
 T = TypeVar("T")
 
 
@@ -30,14 +32,22 @@ async def finished(work: Awaitable[T]) -> T:
 
 async def in_a_thread(work: Callable[..., T], *said: Any) -> T:
     """Nothing is closed, and no lock let go, under the hands of a thread that still works."""
-    return await finished(asyncio.get_running_loop().run_in_executor(None, work, *said))
+    return await finished(_given_to_a_thread(partial(work, *said)))
+
+
+def _given_to_a_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
+    try:
+        return asyncio.get_running_loop().run_in_executor(None, work)
+    except RuntimeError as error:
+        # Threads are gone before loops are, if those run in threads that nobody waits for.
+        raise Unavailable("the process is ending") from error
 
 
 async def until_cancelled(work: Callable[..., T], *said: Any) -> T:
     """The same for work that can be told to end: cancelled, we set the event that it is given last,
     and stay until it has."""
     stop = threading.Event()
-    future = asyncio.get_running_loop().run_in_executor(None, partial(work, *said, stop))
+    future = _given_to_a_thread(partial(work, *said, stop))
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
