@@ -1,7 +1,7 @@
 """Events from changes, in ranges. Called only when somebody listens; changes nothing.
 
 A server counts by events, so somebody always listens there: what follows is written for runs, and
-its hot three (`pushed`, `claimed`, `completed`) make their events without a call in between.
+its hot three (`pushed`, `claimed`, `completed`) make their events themselves, and not by `tell`.
 """
 
 from bisect import bisect_right
@@ -162,7 +162,7 @@ def _claimed(
     """Jobs of one block that are alike."""
     events, queue = kernel.events, lease.queue
     assert events is not None
-    offset = lo if mask is None else lo + mask.index(1)
+    offset = _first(lo, mask)
     side = block.sides.get(offset)
     options = block.options[block.opts[offset]] if side is None else block.options_of(offset)
     pushed_at, ready_at = _times(block, offset)

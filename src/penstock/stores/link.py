@@ -281,13 +281,11 @@ class Link:
         for name, each in list(self._watchers.items()):
             if each is watcher:
                 del self._watchers[name]
-                waiting = [entry for entry in self._backlog if entry.number == name + 1]
-                if waiting:
-                    waiting[
-                        0
-                    ].future.cancel()  # else it would be asked for, and nobody would listen
-                else:
+                unsent = next((each for each in self._backlog if each.number == name + 1), None)
+                if unsent is None:
                     self.post(Unwatch(watch=name))
+                else:
+                    unsent.future.cancel()  # or it would be asked for, and nobody would listen
 
     def _end_watchers(self, error: PenstockError | None) -> None:
         """Those that the server knows of; those that it has not heard of yet go on."""
