@@ -9,7 +9,7 @@ from rich.text import Text
 from penstock.cli.options import read
 from penstock.cli.session import Session, note, register
 from penstock.cli.show import NOTHING, STYLES, brief, clock, facts, span, state_text
-from penstock.model.errors import Invalid, Overloaded
+from penstock.model.errors import Invalid, Overloaded, Unavailable
 from penstock.model.event import Event, EventKind
 from penstock.model.lifecycle import State
 from penstock.model.urls import without_password
@@ -101,8 +101,12 @@ async def tail(
     """Print events as they happen, from now on; --json: one per line."""
     left = count
     kinds = cast("list[EventKind] | None", kind or None)  # as their parser has read them
+    lost = False
     while True:
         events = at.store.watch(at.tenant, queues=queue or None, kinds=kinds)
+        if lost:
+            # It has asked already. Who cannot be reached any more ends the command with an error.
+            await at.store.health()
         try:
             async for event in events:
                 _print(at, event)
@@ -113,6 +117,10 @@ async def tail(
         except Overloaded as error:
             # More happens than can be printed: what follows is worth more than an end.
             note(f"{error.message}: some were not shown; going on from here")
+        except Unavailable:
+            # Its server has ended, or whoever owned the path: as a rule there is another at once.
+            lost = True
+            note("the connection was lost: some may not have been shown; going on from here")
         else:
             return
 
