@@ -311,3 +311,18 @@ def test_the_shell_completes_commands_and_options(place: Path) -> None:
     assert completed("penstock qu") == ["queues"]
     assert completed("penstock queues p") == ["pause", "purge"]
     assert completed("penstock jobs ls --st") == ["--state"]
+
+
+def test_a_ctrl_c_behind_the_answer_changes_nothing_of_it() -> None:
+    ended = (
+        "import atexit, os, signal, sys\n"
+        "from penstock.cli.main import main\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"  # as the process takes itself down
+        "sys.argv = ['penstock', '--version']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ended], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("penstock ")

@@ -8,6 +8,7 @@ which options it has, stands there and never here.
 """
 
 import os
+import signal
 import sys
 from contextlib import contextmanager
 from importlib import import_module
@@ -151,7 +152,11 @@ def main() -> None:
         if error.name != "typer":
             raise
         sys.exit("the penstock command needs Typer: pip install 'penstock[cli]'")
-    app()
+    try:
+        app()
+    finally:
+        # It has been answered: a Ctrl-C while the process takes itself down changes nothing of that.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":
