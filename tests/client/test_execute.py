@@ -39,7 +39,8 @@ def context(payload: bytes = b"{}") -> Context:
 
 
 def run(app: Penstock, handler: Callable[..., Any], payload: bytes = b"{}", **options: Any) -> Any:
-    """The outcome of a plain handler, having seen that an asynchronous one ends alike."""
+    """The outcome of a plain handler, having seen that an asynchronous one ends alike, also on the
+    shorter way of those that nobody looks at."""
 
     async def twin(*args: Any, **kwargs: Any) -> Any:
         return handler(*args, **kwargs)
@@ -61,7 +62,11 @@ def run(app: Penstock, handler: Callable[..., Any], payload: bytes = b"{}", **op
             outcome = prepared
         outcomes.append(outcome)
         del app.tasks[task.name]
-    assert summary(outcomes[0]) == summary(outcomes[1])
+    if awaited.arguments.context is None and not app.middleware:
+        unseen = app.executor.run_unseen(awaited, context(payload).job)
+        outcomes.append(asyncio.run(unseen))
+    for another in outcomes[1:]:
+        assert summary(another) == summary(outcomes[0])
     return outcomes[0]
 
 

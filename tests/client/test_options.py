@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock import Penstock, at_once, exponential, fixed, linear, waits
 from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions
 from penstock.model.errors import Invalid
-from penstock.model.job import Job
+from penstock.model.job import Job, JobOptions
 from penstock.model.policy import Backoff
 
 SAID: dict[str, tuple[Any, str, Any]] = {
@@ -231,3 +232,20 @@ def test_a_task_knows_what_it_was_made_of(app: Penstock) -> None:
 def test_jobs_are_packed_as_they_travel() -> None:
     """What is packed is known to be right, and not looked at again on its way to a server."""
     assert Plan().run(b"12", [1, 2]).ends == array("I", [1, 2])
+
+
+def test_what_is_found_out_about_a_plan_is_not_handed_on() -> None:
+    plan = Plan()
+    assert plan.plain
+    assert plan.options is plan.options == (JobOptions(),)
+    said: list[dict[str, Any]] = [
+        {"delay_ms": 1},
+        {"run_at": 1},
+        {"key": "k"},
+        {"group": "g"},
+        {"headers": {"a": "b"}},
+        {"depends_on": (1,)},
+        {"durability": "fsync"},
+    ]
+    assert not any(replace(plan, **each).plain for each in said)
+    assert replace(plan, job=JobOptions(priority=1)).options == (JobOptions(priority=1),)

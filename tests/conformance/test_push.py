@@ -1,10 +1,12 @@
 """Push: what a producer says is kept as it was said, for one job or ten thousand, or not at all."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from penstock.model.errors import BatchTooLarge, Conflict, PayloadTooLarge, PenstockError
-from penstock.model.job import DEFAULT_OPTIONS, JobOptions, JobSpec, Run
+from penstock.model.errors import BatchTooLarge, Conflict, Invalid, PayloadTooLarge, PenstockError
+from penstock.model.job import DEFAULT_OPTIONS, MAX_PAYLOAD, JobOptions, JobSpec, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Backoff
 from tests.conformance.harness import BLOCK, Harness, after, many_jobs
@@ -318,3 +320,41 @@ async def test_pushed_work_survives_a_restart(h: Harness) -> None:
     assert await h.claimed("q", 10_000) == [own, *alike]
     await h.advance(1_000)
     assert await h.claimed("q") == [later]
+
+
+async def test_one_job_said_by_its_payload_and_options(h: Harness) -> None:
+    options = (JobOptions(codec="bytes", task="mail.send", priority=7),)
+    ids = [await h.store.push_one(h.name, "q", b"%d" % at, options) for at in range(3)]
+    jobs = [await h.job(job_id) for job_id in ids]
+    assert ids == sorted(set(ids))
+    assert [(job.queue, job.payload, job.options, job.state) for job in jobs] == [
+        ("q", b"%d" % at, options[0], State.READY) for at in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("queue", "payload", "options"),
+    [
+        ("q q", b"1", (DEFAULT_OPTIONS,)),
+        (1, b"1", (DEFAULT_OPTIONS,)),
+        ("q", "1", (DEFAULT_OPTIONS,)),
+        ("q", None, (DEFAULT_OPTIONS,)),
+        ("q", b"{", (DEFAULT_OPTIONS,)),
+        ("q", b"1", ()),
+        ("q", b"1", (DEFAULT_OPTIONS, DEFAULT_OPTIONS)),
+        ("q", b"1", [DEFAULT_OPTIONS]),
+        ("q", b"1", (JobOptions(priority="high"),)),  # type: ignore[arg-type]
+        ("q", b"1" * (MAX_PAYLOAD + 1), (DEFAULT_OPTIONS,)),
+    ],
+)
+async def test_one_job_that_is_wrong_is_refused_and_adds_nothing(
+    h: Harness, queue: Any, payload: Any, options: Any
+) -> None:
+    good = (DEFAULT_OPTIONS,)
+    await h.store.push_one(h.name, "q", b"1", good)
+    for _ in range(2):  # also when nothing is new about it
+        with pytest.raises((Invalid, PayloadTooLarge)):
+            await h.store.push_one(h.name, queue, payload, options)
+    await h.store.push_one(h.name, "q", b"1", good)
+    (info,) = await h.store.queues(h.name, ["q"])
+    assert info.counts[State.READY] == 2

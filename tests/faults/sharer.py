@@ -25,7 +25,7 @@ from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.job import JobOptions, Run
 from penstock.model.policy import Backoff
 from penstock.open import open_store
-from penstock.stores import durable, link
+from penstock.stores import connecting, durable, link
 from penstock.stores.journal import recovery
 from tests.history.record import FileLog
 from tests.history.recorder import Recorder
@@ -46,7 +46,7 @@ def say(word: str) -> None:
 
 def doubt_after(seconds: float) -> None:
     """Have a mute owner doubted early, and say when a connection is lost."""
-    link.SILENCE_S = link.CONNECT_S = seconds  # type: ignore[misc]
+    link.SILENCE_S = connecting.CONNECT_S = seconds  # type: ignore[misc]
     lost = link.Link.lost
 
     def telling(self: link.Link) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.model.checks import check_push, check_specs
+from penstock.model.checks import Door, check_push, check_specs
 from penstock.model.checks_values import show
 from penstock.model.errors import BatchTooLarge, Invalid, PayloadTooLarge
 from penstock.model.job import MAX_ID, MAX_PAYLOAD, JobOptions, JobSpec, KeyClaim, Run
@@ -564,3 +564,68 @@ def test_jobs_said_one_by_one_are_made_a_list_that_can_be_packed() -> None:
     assert len(check_specs([JobSpec()] * 10_000)) == 10_000
     with pytest.raises(BatchTooLarge):
         check_specs(JobSpec() for _ in iter(int, 1))
+
+
+# -- one job after the other -----------------------------------------------------------------------
+
+ONE_SET = (JobOptions(task="mail"),)
+LIKE_THE_LAST: dict[str, Any] = {
+    "tenant": "default",
+    "queue": "q",
+    "payload": b'{"a":1}',
+    "options": ONE_SET,
+    "producer": "p",
+    "sequence": 2,
+    "content": bytes(16),
+}
+
+
+def door() -> Door:
+    """One through which a push has come."""
+    made = Door()
+    right = Run(queue="q", data=b"1", ends=array("I", [1]), options=ONE_SET)
+    made.check_push("default", [right], "p", 1, None, "", None, bytes(16))
+    return made
+
+
+def test_a_job_that_is_pushed_like_the_last_is_known_at_the_door() -> None:
+    assert door().knows(**LIKE_THE_LAST)
+    assert not Door().knows(**LIKE_THE_LAST)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tenant", "other"),
+        ("queue", "other"),
+        ("options", (JobOptions(task="mail"),)),  # equal, and yet nobody has looked at it
+        ("producer", "other"),
+        ("producer", None),
+        ("sequence", None),
+        ("sequence", -1),
+        ("sequence", MAX_ID + 1),
+        ("sequence", True),
+        ("content", None),
+        ("content", bytes(15)),
+        ("content", "0123456789abcdef"),
+        ("payload", "1"),
+        ("payload", bytearray(b"1")),
+        ("payload", b"1" * (MAX_PAYLOAD + 1)),
+    ],
+    ids=lambda value: said(value)[:40],
+)
+def test_what_differs_from_the_last_push_is_looked_at_closely(field: str, value: Any) -> None:
+    assert not door().knows(**LIKE_THE_LAST | {field: value})
+
+
+def test_the_payload_of_a_job_that_is_known_is_looked_at() -> None:
+    refuses("payload", door().knows, **LIKE_THE_LAST | {"payload": b'{"a":1,"a":2}'})
+
+
+def test_what_was_refused_makes_nothing_known() -> None:
+    made = door()
+    wrong = (JobOptions(priority=2**31),)
+    run_of_it = Run(queue="q", data=b"1", ends=array("I", [1]), options=wrong)
+    refuses("priority", made.check_push, "default", [run_of_it], "p", 2, None, "", None, bytes(16))
+    assert not made.knows(**LIKE_THE_LAST | {"options": wrong})
+    assert made.knows(**LIKE_THE_LAST)

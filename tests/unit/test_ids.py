@@ -180,3 +180,23 @@ def test_a_lease_cuts_its_runs_into_jobs() -> None:
     assert [job.created_at for job in jobs] == [5, 5, 5, 8]
     assert [job.run_at for job in jobs] == [5, 6, 7, 8]
     assert [(job.key, job.group) for job in jobs] == [(None, None), ("k", "g"), *[(None, None)] * 2]
+
+
+@given(st.lists(st.binary(max_size=3), min_size=1, max_size=5), st.booleans())
+def test_jobs_that_are_alike_are_cut_out_like_any_other(said: list[bytes], apart: bool) -> None:
+    """All at once is another way than one by one."""
+    packed = Run.pack("q", said, JobOptions(priority=3, task="mail"))
+    ids = IdRun(7, 2 * len(said) - 1, bytes([1, 0] * len(said))[:-1]) if apart else None
+    run = ClaimedRun(
+        ids=ids or IdRun(7, len(said)),
+        data=packed.data,
+        ends=packed.ends,
+        options=packed.options,
+        option_of=None,
+        created_at=5,
+        run_at=6,
+    )
+    lease = Lease(token="t", queue="q", expires_at=99, runs=(run, run))
+    one_by_one = [lease.job(job_id) for job_id in run.ids]
+    assert [job.payload for job in one_by_one] == said
+    assert lease.jobs == one_by_one * 2

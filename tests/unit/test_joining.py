@@ -57,6 +57,23 @@ def test_pushes_of_one_turn_are_joined_and_each_gets_its_own_ids() -> None:
     served(case)
 
 
+def test_single_jobs_of_one_turn_are_joined_with_whatever_is_like_them() -> None:
+    async def case(store: ServedStore) -> None:
+        said = [b"%d" % number for number in range(200)]
+        await asyncio.gather(
+            *(
+                store.push_one(T, "q", one, BYTES) if number % 2 else store.push(T, [run_of(one)])
+                for number, one in enumerate(said)
+            )
+        )
+        ids = await asyncio.gather(*(store.push_one(T, "q", one, BYTES) for one in said))
+        assert ids == list(range(ids[0], ids[0] + 200))
+        assert await payloads(store) == said + said
+        assert pushes_seen(store) == 4  # the first goes ahead, the others together; twice
+
+    served(case)
+
+
 def test_runs_of_several_jobs_are_put_end_to_end() -> None:
     async def case(store: ServedStore) -> None:
         runs = [run_of(b"0"), run_of(b"a", b"", b"bcd"), run_of(b""), run_of(b"e", b"fg")]

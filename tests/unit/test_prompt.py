@@ -63,7 +63,9 @@ async def test_who_waits_has_gone_on_when_it_is_settled() -> None:
 
 
 @looped
-async def test_within_another_task_it_is_a_future_like_any_other() -> None:
+@pytest.mark.parametrize("outside", [False, True])
+async def test_within_another_task_it_is_a_future_like_any_other(outside: bool) -> None:
+    """Also if somebody says that it is outside of every task."""
     future, seen = prompt(), list[int]()
 
     async def wait() -> None:
@@ -71,7 +73,7 @@ async def test_within_another_task_it_is_a_future_like_any_other() -> None:
 
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
-    future.settle(7)
+    assert future.settle(7, outside)
     assert seen == []
     await task
     assert seen == [7]

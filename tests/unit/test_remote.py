@@ -8,20 +8,22 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.model.errors import (
     BatchTooLarge,
     Forbidden,
     Invalid,
+    PayloadTooLarge,
     PenstockError,
     Unauthenticated,
     Unavailable,
 )
 from penstock.model.event import Event
-from penstock.model.job import JobError, Run
+from penstock.model.job import MAX_PAYLOAD, JobError, JobOptions, Lease, Run
 from penstock.model.lifecycle import State
-from penstock.model.policy import QueueConfig
+from penstock.model.policy import Caps, QueueConfig
 from penstock.model.store import Store
 from penstock.open import open_store
 from penstock.protocol.access import Principal
@@ -135,6 +137,19 @@ async def test_a_push_whose_answer_was_lost_is_repeated_and_adds_nothing() -> No
             assert pushed.ids == [n]
             assert world.proxy.made == n + 1
         assert await world.counts() == {State.READY: 5}
+
+
+@looped
+async def test_one_job_whose_answer_was_lost_is_repeated_and_added_once() -> None:
+    options = (JobOptions(),)
+    async with World() as world:
+        for n in range(1, 6):
+            world.proxy.mute = True
+            assert await world.store.push_one("default", "q", b"1", options) == n
+            assert world.proxy.made == n + 1
+        world.proxy.cut()
+        assert await world.store.push_one("default", "q", b"1", options) == 6
+        assert await world.counts() == {State.READY: 6}
 
 
 @looped
@@ -489,9 +504,108 @@ async def test_a_push_larger_than_a_message_may_be_is_refused_here() -> None:
         await store.push("default", [Run.pack("q", [b"1" * 6_000] * 2)])
     assert caught.value.field == "runs"
     assert (await store.push("default", [Run.pack("q", [b"1" * 6_000])])).ids == [1]
+    options = (JobOptions(codec="bytes"),)
+    with pytest.raises(BatchTooLarge) as caught:
+        await store.push_one("default", "q", b"1" * 12_000, options)
+    assert caught.value.field == "runs"
+    assert await store.push_one("default", "q", b"1" * 6_000, options) == 2
     await store.close()
     await listener.close()
     await inner.close()
+
+
+@looped
+async def test_a_link_that_is_one_producer_too_many_pushes_without_a_number() -> None:
+    inner = EmbeddedStore.in_memory(caps=Caps(producers=1))
+    listener = Listener(inner, NATIVE, Open())
+    host, port = await listener.listen_tcp("127.0.0.1", 0)
+    first, second = [await open_store(f"penstock://{host}:{port}") for _ in range(2)]
+    options = (JobOptions(),)
+    assert (await first.push("default", ONE)).ids == [1]
+    assert (await second.push("default", ONE)).ids == [2]
+    assert await second.push_one("default", "q", b"1", options) == 3
+    together = (second.push_one("default", "q", b"1", options) for _ in range(3))
+    assert await asyncio.gather(*together) == [4, 5, 6]
+    await first.close()
+    await second.close()
+    await listener.close()
+    await inner.close()
+
+
+class Overheard:
+    """A transport, and what was written to it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(bytes(data))
+        self.inner.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@looped
+async def test_one_job_is_said_as_a_run_of_one_is() -> None:
+    async with World() as world:
+        link = world.store._link()
+        assert link._wire is not None
+        heard = link._wire.transport = Overheard(link._wire.transport)  # type: ignore[assignment]
+        run = Run.pack("q", [b"[1]"], JobOptions(task="mail", priority=3))
+        assert (await world.store.push("default", [run])).ids == [1]
+        assert await world.store.push_one("default", "q", b"[1]", run.options) == 2
+        by_run, by_itself = (msgspec.msgpack.decode(frame[4:]) for frame in heard.written)
+        for said in (by_run, by_itself):
+            said["number"] = (said.pop("reqId"), said.pop("sequence"))
+        assert by_run.pop("number") == (1, 1)
+        assert by_itself.pop("number") == (2, 2)
+        (packed,) = by_run.pop("runs")
+        (payload,) = by_itself.pop("payloads")
+        assert (by_itself.pop("queue"), [by_itself.pop("options")]) == (
+            packed.pop("queue"),
+            packed.pop("options"),
+        )
+        assert packed == {"data": payload, "ends": len(payload).to_bytes(4, "little")}
+        assert by_run == by_itself
+        assert [int.from_bytes(frame[:4]) for frame in heard.written] == [
+            len(frame) - 4 for frame in heard.written
+        ]
+
+
+@looped
+async def test_one_job_goes_behind_what_was_asked_before_it() -> None:
+    async with World() as world:
+        store, options = world.store, (JobOptions(),)
+        store._link()._most = 1
+        calls: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(store.health()),
+            asyncio.ensure_future(store.push("default", [Run.pack("q", [b"1"], keys=["k"])])),
+            asyncio.ensure_future(store.push_one("default", "q", b"2", options)),
+        ]
+
+        async def behind() -> int:
+            await calls[0]
+            # Resumed by the answer, before what waits behind it has been sent.
+            return await store.push_one("default", "q", b"3", options)
+
+        last = asyncio.ensure_future(behind())
+        await asyncio.gather(*calls)
+        assert (calls[1].result().ids, calls[2].result(), await last) == ([1], 2, 3)
+
+
+@looped
+async def test_one_job_that_meets_the_end_of_a_connection_goes_to_the_next() -> None:
+    async with World() as world:
+        options = (JobOptions(),)
+        assert await world.store.push_one("default", "q", b"1", options) == 1
+        world.store._link()._drop()  # not known to be lost before the next turn
+        assert await world.store.push_one("default", "q", b"1", options) == 2
+        await world.store.close()
+        with pytest.raises(Unavailable, match="closed"):
+            await world.store.push_one("default", "q", b"1", options)
+        assert await world.counts() == {State.READY: 2}
 
 
 # -- who we are ------------------------------------------------------------------------------------
@@ -594,6 +708,11 @@ async def test_errors_are_the_same_on_both_sides() -> None:
             lambda s: s.push("default", [Run.pack("q q", [b"1"])]),
             lambda s: s.push("default", [Run(queue="q", data=b"1", ends=[2])]),
             lambda s: s.push("default", ONE, durability="fsync"),
+            lambda s: s.push_one("", "", b"1", ()),
+            lambda s: s.push_one("default", "q", b"{", (JobOptions(),)),
+            lambda s: s.push_one("default", "q q", b"1", (JobOptions(),)),
+            lambda s: s.push_one("default", "q", "1", (JobOptions(),)),  # type: ignore[arg-type]
+            lambda s: s.push_one("", "q", b"1", (JobOptions(),)),
             lambda s: s.push("default", ONE, bulk="none"),
             lambda s: s.ack("default", "no-lease"),
             lambda s: s.result("default", 99),
@@ -664,10 +783,11 @@ def test_one_store_in_many_threads(server: dict[str, Any]) -> None:
 
 
 def test_one_store_after_a_fork(server: dict[str, Any]) -> None:
+    options = (JobOptions(),)
     store = RemoteStore(target_of(f"penstock://127.0.0.1:{server['port']}"))
 
     async def parent() -> None:
-        assert (await store.push("default", ONE)).ids == [1]
+        assert await store.push_one("default", "q", b"1", options) == 1
         reader, writer = os.pipe()
         child = os.fork()
         if not child:  # pragma: no cover
@@ -682,12 +802,74 @@ def test_one_store_after_a_fork(server: dict[str, Any]) -> None:
         with os.fdopen(reader, "rb") as said:
             assert await asyncio.to_thread(said.read) == b"2,3"
         assert (await asyncio.to_thread(os.waitpid, child, 0))[1] == 0
-        assert (await store.push("default", ONE)).ids == [4], "the parent's goes on"
+        assert await store.push_one("default", "q", b"1", options) == 4, "the parent's goes on"
         await store.close()
 
     async def in_the_child() -> bytes:
-        ids = [(await store.push("default", ONE)).ids[0] for _ in range(2)]
+        ids = [await store.push_one("default", "q", b"1", options) for _ in range(2)]
         await store.close()
         return b"%d,%d" % (ids[0], ids[1])
 
     asyncio.run(parent())
+
+
+# -- claims that are given up ----------------------------------------------------------------------
+
+
+async def waiting_claim(world: World) -> "tuple[RemoteStore, asyncio.Task[Lease | None]]":
+    """A client, and its claim that waits at the server."""
+    store = await open_store(world.url)
+    assert isinstance(store, RemoteStore)
+    claim = asyncio.ensure_future(store.claim("default", ["q"], wait_ms=60_000))
+    await asyncio.sleep(0)  # it has been said
+    await store.ping()
+    assert world.inner.engine.waiting == 1
+    return store, claim
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_job_for_a_claim_that_is_given_up_goes_back_though_the_store_is_closed(
+    at_once: bool,
+) -> None:
+    """The answer is on its way when the claim is cancelled, and nobody stays to hear it."""
+
+    @looped
+    async def case() -> None:
+        async with World() as world:
+            other, claim = await waiting_claim(world)
+            released = world.inner.watch("default", kinds=["released"])
+            options = (JobOptions(max_attempts=1),)
+            await world.inner.push_one("default", "q", b"1", options)
+            assert await world.counts() == {State.ACTIVE: 1}
+            claim.cancel()
+            if not at_once:
+                await asyncio.gather(claim, return_exceptions=True)
+            await other.close()
+            await asyncio.gather(claim, return_exceptions=True)
+            assert claim.cancelled()
+            await anext(released)
+            assert await world.counts() == {State.READY: 1}
+
+    case()
+
+
+@looped
+async def test_a_server_that_answers_nothing_holds_no_store_open_for_a_claim() -> None:
+    async with World() as world:
+        other, claim = await waiting_claim(world)
+        world.proxy.mute = True  # the next answer is lost, and the connection with it
+        claim.cancel()
+        await other.close()
+        await asyncio.gather(claim, return_exceptions=True)
+        assert claim.cancelled()
+        assert not other._links[asyncio.get_running_loop()]._given_up
+
+
+@looped
+async def test_one_job_that_is_too_large_is_told_as_that() -> None:
+    async with World() as world:
+        options = (JobOptions(codec="bytes"),)
+        assert await world.store.push_one("default", "q", b"1", options) == 1
+        with pytest.raises(PayloadTooLarge):
+            await world.store.push_one("default", "q", bytes(MAX_PAYLOAD + 1), options)
+        assert await world.store.push_one("default", "q", b"1", options) == 2

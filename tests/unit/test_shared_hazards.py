@@ -17,7 +17,7 @@ import pytest
 
 from penstock.model.errors import Unavailable
 from penstock.open import open_store
-from penstock.stores import durable, link
+from penstock.stores import connecting, durable, link
 from penstock.stores import shared as module
 from penstock.stores.journal import recovery
 from penstock.stores.journal.ownership import Ownership, owner_of
@@ -164,7 +164,7 @@ def test_attempts_that_fail_one_after_the_other_do_not_meet(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner that is mute at first: no attempt drops the connection that another one made."""
-    monkeypatch.setattr(link, "CONNECT_S", 0.2)
+    monkeypatch.setattr(connecting, "CONNECT_S", 0.2)
 
     async def case() -> None:
         ownership = Ownership(path_of(url))
@@ -419,7 +419,7 @@ def test_an_heir_of_a_damaged_store_says_so(url: str, monkeypatch: pytest.Monkey
 
 def test_an_owner_that_does_not_answer_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(link, "CONNECT_S", 0.1)
+    monkeypatch.setattr(connecting, "CONNECT_S", 0.1)
 
     async def case() -> None:
         ownership = Ownership(path_of(url))

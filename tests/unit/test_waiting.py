@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from penstock.kernel.commands import Claim
 from penstock.stores.prompt import Prompt
 from penstock.stores.waiting import FAR, MANY, Awaited, Line, Waiter
 from tests.unit.test_connection import looped
@@ -12,7 +13,7 @@ ROUNDS = 20 * MANY
 
 def waiter(serial: int, deadline: int) -> Waiter:
     future: Prompt[Any] = Prompt(loop=asyncio.get_running_loop())
-    return Waiter("t", ("q",), 1, None, "", deadline, future, serial, limited=False)
+    return Waiter(Claim("t", ("q",), 1, "token"), deadline, future, serial, limited=False)
 
 
 @looped

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from penstock import Penstock
+from penstock.model.job import JobOptions, Run
 from penstock.worker.contexts import Contexts
 from penstock.worker.front import Front
 from penstock.worker.held import Held, Work
@@ -71,29 +73,46 @@ def test_a_claim_that_is_taken_back_before_it_was_made_ends(busy: bool) -> None:
     assert run(case) == []
 
 
-def test_the_home_thread_hears_of_a_job_before_it_hears_of_its_end() -> None:
+@pytest.mark.parametrize("ends", ["at_once", "refused", "later"])
+def test_the_home_thread_hears_of_a_job_before_it_hears_of_its_end(ends: str) -> None:
     app = Penstock("memory://")
+    began: list[list[str]] = []  # what had been heard by then
 
     @app.task(queue="q", name="quick")
-    async def quick() -> None: ...
+    async def quick(how: Literal["at_once", "later"]) -> None:
+        began.append(heard[:])
+        if how == "later":
+            await asyncio.sleep(0)
+
+    heard: list[str] = []
 
     async def case() -> list[str]:
         async with closing(app):
-            loop, heard, over = asyncio.get_running_loop(), [], asyncio.Event()
+            loop, over = asyncio.get_running_loop(), asyncio.Event()
+            count = 0
 
             def adopt(held: Held, works: list[Work]) -> None:
                 heard.append(f"{len(works)} begun")
 
             def ended(works: list[Work]) -> None:
-                heard.append(f"{len(works)} ended")
-                over.set()
+                nonlocal count
+                count += len(works)
+                heard.append("ended")
+                if count == 3:
+                    over.set()
 
             contexts = Contexts(app, "worker", lambda work: lambda job, report: None)
             pool = AsyncPool(app, contexts, loop=loop, home=loop, ended=ended)
             front = Front(app, loop, pool, None, take=lambda lease: None, adopt=adopt)
-            await quick.apush_many([()] * 3)
+            store = await app.store()
+            task = JobOptions(task="quick")
+            said = [msgspec.json.encode({"how": ends})] * 3
+            await store.push("default", [Run.pack("q", said, task)])
             await front.claim(queues=["q"], n=3, lease_ms=None, worker="w", wait_ms=0)
             await over.wait()
             return heard
 
-    assert run(case) == ["3 begun", "3 ended"]
+    first, *rest = run(case)
+    assert first == "3 begun"
+    assert set(rest) == {"ended"}
+    assert began[:1] == ([] if ends == "refused" else [[]]), "and of neither before it begins"

@@ -11,7 +11,7 @@ task. `*args` and `**kwargs` travel as a list and an object under their own name
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -32,7 +32,7 @@ _DECODERS: Final[dict[str, Any]] = {
     "msgpack": msgspec.msgpack.Decoder,
 }
 # What a job has that was pushed without a payload, and what it stands for.
-_NOTHING: Final = {("json", b"null"): b"{}", ("msgpack", b"\xc0"): b"\x80"}
+_NOTHING: Final = {"json": (b"null", b"{}"), "msgpack": (b"\xc0", b"\x80")}
 # What encoding raises; integers beyond 64 bits overflow, and what contains itself never ends.
 _ENCODING: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
@@ -101,11 +101,11 @@ class Arguments:
         )
         self._named = {each.name for each in parameters if each.kind in _NAMED}
         # Most handlers: everything has a place, and nothing may be left out.
-        self._placed = self.context is None and all(
+        self.placed = self.context is None and all(
             each.kind in _POSITIONAL and each.default is inspect.Parameter.empty for each in fields
         )
         self.form = _form(name, fields, hints)
-        self._decoders = {codec: make(self.form) for codec, make in _DECODERS.items()}
+        self._decode = {codec: make(self.form).decode for codec, make in _DECODERS.items()}
 
     # -- at the push -----------------------------------------------------------------------------
 
@@ -122,9 +122,13 @@ class Arguments:
             raise TypeError(f"task {self.name!r}{which}: {error}") from None
 
     def encode(self, codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        value = self.bind(args, kwargs)
         try:
-            return _encoder(codec).encode(value)  # type: ignore[no-any-return]
+            # `bind` without the call of it, for every single push.
+            value = self.form(*args, **kwargs) if self._bound is None else self.bind(args, kwargs)
+        except TypeError:
+            value = self.bind(args, kwargs)  # which says whose arguments they are
+        try:
+            return _ENCODE[codec](value)
         except _ENCODING as error:
             raise _unsendable(self.name, error) from error
 
@@ -133,7 +137,9 @@ class Arguments:
     ) -> list[int]:
         """Append every job's payload to `data`; answers where each ends. `first`: how many jobs
         came before, for naming one that is wrong."""
-        encode_into, form = _encoder(codec).encode_into, self.form
+        if codec == "bytes":
+            _no_arguments(said)
+        encode_into, form = ENCODERS[codec].encode_into, self.form
         straight = self._bound is None
         ends: list[int] = []
         for each in said:
@@ -165,13 +171,18 @@ class Arguments:
     # -- at the worker ---------------------------------------------------------------------------
 
     def decode(self, codec: Codec, payload: bytes) -> Struct:
-        decoder = self._decoders.get(codec)
-        if decoder is None:
-            raise BadArguments(f"the codec {codec!r} carries no arguments")
         try:
-            values: Struct = decoder.decode(_NOTHING.get((codec, payload), payload))
+            form_of = self._decode[codec]
+        except KeyError:
+            raise BadArguments(f"the codec {codec!r} carries no arguments") from None
+        values: Struct
+        try:
+            values = form_of(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadArguments(str(error)) from None
+            nothing, empty = _NOTHING[codec]
+            if payload != nothing:
+                raise BadArguments(str(error)) from None
+            values = self.decode(codec, empty)
         if self._more is not None and (more := getattr(values, self._more)) is not UNSET:
             twice = self._named & more.keys()
             if twice:
@@ -186,9 +197,10 @@ class Arguments:
             if (value := getattr(values, field)) is not UNSET
         }
 
-    def call(self, handler: Callable[..., Any], values: Struct, context: Context) -> Any:
-        """What the handler answers: of an asynchronous one, its coroutine."""
-        if self._placed:
+    def call(self, handler: Callable[..., Any], values: Struct, context: Context | None) -> Any:
+        """What the handler answers: of an asynchronous one, its coroutine. `context` may be None where
+        no parameter asks for it."""
+        if self.placed:
             return handler(*astuple(values))
         named = self.said(values)
         if self.context is not None:
@@ -322,10 +334,15 @@ def decoded(codec: Codec | None, value: bytes | None, kind: Any) -> Any:
     return value
 
 
-def _encoder(codec: Codec) -> Any:
-    if codec == "bytes":
-        raise TypeError("codec bytes carries no arguments: only items of a batch task")
-    return ENCODERS[codec]
+def _no_arguments(value: Any) -> NoReturn:
+    raise TypeError("codec bytes carries no arguments: only items of a batch task")
+
+
+_ENCODE: Final[dict[str, Callable[[Any], bytes]]] = {
+    "json": ENCODERS["json"].encode,
+    "msgpack": ENCODERS["msgpack"].encode,
+    "bytes": _no_arguments,
+}
 
 
 def _unsendable(name: str, error: Exception, place: int | None = None) -> TypeError:

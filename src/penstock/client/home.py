@@ -15,6 +15,7 @@ import atexit
 import os
 import threading
 import weakref
+from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -62,6 +63,10 @@ class Home:
         _homes.add(self)
 
     # -- asynchronous callers --------------------------------------------------------------------
+
+    def at_hand(self) -> Store | None:
+        """The store, if it is open and the running loop has come to it before: nothing to wait for."""
+        return self._store if get_running_loop() in self._visits else None
 
     async def store(self) -> Store:
         """The store, for use on the running loop."""

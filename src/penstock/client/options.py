@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -40,6 +40,8 @@ from penstock.model.errors import Invalid
 from penstock.model.job import Codec, JobOptions, OnDependencyFailure, Run
 from penstock.model.policy import Backoff, OnConflict
 from penstock.model.store import Durability
+
+T = TypeVar("T")
 
 PRIORITIES: Final = {"high": 10, "normal": 0, "low": -10}
 
@@ -87,7 +89,21 @@ class TaskOptions(Options, total=False):
 OF_TASKS: Final = TaskOptions.__annotations__.keys() - Options.__annotations__.keys()
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class _Once(Generic[T]):
+    """What is found out about a plan when it is first asked for, and kept with it: a plan is made
+    once, and pushed with for as long as there are jobs. `cached_property` does the same under a
+    lock, which a fork could leave taken."""
+
+    def __init__(self, find: "Callable[[Plan], T]") -> None:
+        self._find = find
+        self.__doc__ = find.__doc__
+
+    def __get__(self, plan: "Plan", kind: type["Plan"]) -> T:
+        value = plan.__dict__[self._find.__name__] = self._find(plan)
+        return value
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How jobs are pushed."""
 
     queue: str = "default"
@@ -100,17 +116,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     depends_on: tuple[int, ...] = ()
     durability: Durability | None = None
 
-    @property
+    @_Once
     def plain(self) -> bool:
-        """Whether nothing is said that belongs to single jobs."""
-        return self.key is None and self.group is None and not self.headers and not self.depends_on
+        """Whether nothing is said but the queue and the options of jobs."""
+        return (
+            self.delay_ms is None
+            and self.run_at is None
+            and self.key is None
+            and self.group is None
+            and not self.headers
+            and not self.depends_on
+            and self.durability is None
+        )
+
+    @_Once
+    def options(self) -> tuple[JobOptions, ...]:
+        """`job` as a run has it: one object, by which a store knows again what it has looked at."""
+        return (self.job,)
 
     def run(self, data: bytes, ends: list[int]) -> Run:
         """The jobs whose payloads lie end to end in `data`."""
         # Packed, as they travel: a store knows by that, too, that it need not look at each of them.
-        run = Run(queue=self.queue, data=data, ends=array("I", ends), options=(self.job,))
-        if self.delay_ms is not None or self.run_at is not None:
-            run = replace(run, delay_ms=self.delay_ms, run_at=self.run_at)
+        run = Run(queue=self.queue, data=data, ends=array("I", ends), options=self.options)
         if self.plain:
             return run
         many = len(ends)
@@ -118,6 +145,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid("one key cannot be carried by several jobs: push them one by one", "key")
         return replace(
             run,
+            delay_ms=self.delay_ms,
+            run_at=self.run_at,
             keys=None if self.key is None else [self.key],
             groups=None if self.group is None else [self.group] * many,
             headers=None if not self.headers else [dict(self.headers)] * many,

@@ -21,8 +21,8 @@ from penstock.client.sending import Sending
 from penstock.model.checks_values import check_bool, show
 from penstock.model.duration import Duration
 from penstock.model.errors import Invalid
-from penstock.model.job import MAX_BATCH, OUTCOMES, Run
-from penstock.model.store import Durability, PushedRun
+from penstock.model.job import MAX_BATCH
+from penstock.model.store import PushedRun
 
 if TYPE_CHECKING:
     from penstock.client.app import Penstock
@@ -70,6 +70,8 @@ class Task(Generic[P, T, C]):
         self.keeps_result = result
         self.is_async = inspect.iscoroutinefunction(handler)
         self.arguments: Any = (Arguments if batch is None else Items)(handler, name)
+        # Whether each of its jobs is one call of which nobody wants a Context.
+        self.unseen = batch is None and self.arguments.context is None
         self._context_at = _place(inspect.signature(handler), self.arguments.context)
         self.__name__ = getattr(handler, "__name__", name)
         self.__doc__ = handler.__doc__
@@ -131,9 +133,12 @@ class Task(Generic[P, T, C]):
 
     async def apush(self, *args: P.args, **kwargs: P.kwargs) -> PushedJob[T]:
         """Push one job; it is safe when this answers."""
-        plan = self._before()
+        plan = self._before() if self.app.middleware else self.plan
         payload = self.arguments.encode(plan.job.codec, args, kwargs)
-        return self._made_one(await self._send(plan.run(payload, [len(payload)]), plan.durability))
+        job = await self._send(plan, payload)
+        if self.app.middleware:
+            self._after([job.id])
+        return job
 
     def push(self, *args: P.args, **kwargs: P.kwargs) -> PushedJob[T]:
         # Everything but the sending happens in the caller's thread: arguments, hooks, errors.
@@ -141,8 +146,9 @@ class Task(Generic[P, T, C]):
         home.may_block("push()", "apush()")
         plan = self._before()
         payload = self.arguments.encode(plan.job.codec, args, kwargs)
-        run = plan.run(payload, [len(payload)])
-        return self._made_one(home.wait(self._send(run, plan.durability)))
+        job = home.wait(self._send(plan, payload))
+        self._after([job.id])
+        return job
 
     async def apush_many(
         self,
@@ -185,24 +191,20 @@ class Task(Generic[P, T, C]):
             raise
         return self._made_many(sending.runs)
 
-    async def _send(self, run: Run, durability: Durability | None) -> PushedRun:
+    async def _send(self, plan: Plan, payload: bytes) -> PushedJob[T]:
         home = self.app.home
-        store = await home.store()
+        store = home.at_hand()
+        if store is None:
+            store = await home.store()
         try:
-            pushed = await store.push(home.tenant, (run,), durability=durability)
+            if plan.plain:
+                job_id = await store.push_one(home.tenant, plan.queue, payload, plan.options)
+                return PushedJob(home, job_id, "created", self.arguments.returns)
+            run = plan.run(payload, [len(payload)])
+            pushed = await store.push(home.tenant, (run,), durability=plan.durability)
         except Invalid as error:
             raise in_words(error) from None
-        return pushed.runs[0]
-
-    def _made_one(self, run: PushedRun) -> PushedJob[T]:
-        home, returns = self.app.home, self.arguments.returns
-        if run.ids is None or run.outcomes is None:
-            job: PushedJob[T] = PushedJob(home, run.first, "created", returns)
-        else:
-            job = PushedJob(home, run.ids[0], OUTCOMES[run.outcomes[0]], returns)
-        if self.app.middleware:
-            self._after([job.id])
-        return job
+        return PushedJobs(home, pushed.runs, self.arguments.returns)[0]
 
     def _made_many(self, runs: Sequence[PushedRun]) -> PushedJobs[T]:
         made: PushedJobs[T] = PushedJobs(self.app.home, runs, self.arguments.returns)

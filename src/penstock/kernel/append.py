@@ -113,14 +113,10 @@ def append_ready(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     options = load.options[0]
     index = block.last_index if options is block.last_options else block.option(options)
     code = block.code_of[index]
-    codes += BYTE[code] * n
-    opts = block.opts
-    if type(opts) is bytearray:
-        opts += BYTE[index] * n
-    else:
-        opts.extend([index] * n)
     if block.last_created != now:
-        block.note_created(position, now)
+        block.created_pos.append(position)
+        block.created_ms.append(now)
+        block.last_created = now
     ready = 0  # as created
     if now >= queue.ready_clock:
         queue.ready_clock = now
@@ -132,9 +128,13 @@ def append_ready(kernel: "Kernel", queue: "Queue", load: Load) -> PushedRun:
     chunk = load.chunk
     start = load.start
     if n > 1:
+        codes += BYTE[code] * n
+        extend_options(block, index, n)
         block.note_payload(position, chunk, start, 0)
         block.ends.extend(ends)
     else:
+        codes.append(code)
+        block.opts.append(index)
         if chunk == block.tail_chunk and start == block.tail:
             block.ends.append(block.ends[-1] + size)
         else:

@@ -107,7 +107,7 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         if expiries.due < kernel.elapsed_due:
             kernel.elapsed_due = expiries.due
     if kernel.events is not None:
-        tell.claimed(kernel, lease)
+        tell.claimed_single(kernel, lease, block, lo)
     return lease
 
 

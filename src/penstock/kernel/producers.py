@@ -90,7 +90,8 @@ class Producer:
     def remember(self, sequence: int, content: bytes, pushed: Pushed, most: int) -> None:
         """Keep the answer to a new sequence, and no more than `most` answers: the highest."""
         runs = pushed.runs
-        if len(runs) == 1 and runs[0].ids is None and len(content) == DIGEST:
+        run = runs[0]
+        if run.ids is None and len(runs) == 1 and len(content) == DIGEST:
             if sequence != self.next:
                 if sequence < self.next:
                     self._set_apart(sequence, Answer(content, pushed))
@@ -98,9 +99,12 @@ class Producer:
                     return
                 self._end_row()
             self.next = sequence + 1
-            self._firsts.append(runs[0].first)
-            self._counts.append(runs[0].count)
+            firsts = self._firsts
+            firsts.append(run.first)
+            self._counts.append(run.count)
             self._contents += content
+            if len(firsts) <= most and not self._order:
+                return
         else:
             if sequence >= self.next:
                 self._end_row()

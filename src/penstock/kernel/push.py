@@ -38,16 +38,25 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
             tenant = kernel.tenants.get(command.tenant)
             queue = tenant.queues.get(load.queue) if tenant is not None else None
             if queue is not None and not queue.bounded:
+                producer = None
                 if command.producer is not None:
-                    answer = _recalled(kernel, command)
-                    if answer is not None:
-                        return answer
+                    producer = kernel.producers.get((command.tenant, command.producer))
+                    # Nearly always it is the next one of a producer that is known.
+                    if producer is None or command.sequence != producer.next:
+                        answer = _recalled(kernel, command)
+                        if answer is not None:
+                            return answer
                 if load.option_of is None and load.delay_ms is None:
                     pushed = Pushed((append_ready(kernel, queue, load),))
                 else:
                     pushed = Pushed((append_plain(kernel, queue, load),))
-                if command.producer is not None:
-                    _remember(kernel, command, pushed)
+                if producer is not None and not kernel.era:  # as `_remember` would
+                    if kernel.now > producer.used_at:
+                        producer.used_at = kernel.now
+                    most = kernel.caps.answers_per_producer
+                    producer.remember(command.sequence, command.content, pushed, most)
+                elif command.producer is not None:
+                    _remember(kernel, command, pushed, producer)
                 return pushed
     return _push(kernel, command)
 
@@ -70,16 +79,16 @@ def _recalled(kernel: "Kernel", command: Push) -> Pushed | None:
     return answer
 
 
-def _remember(kernel: "Kernel", command: Push, pushed: Pushed) -> None:
+def _remember(kernel: "Kernel", command: Push, pushed: Pushed, producer: Producer | None) -> None:
     assert command.producer is not None
-    spot = (command.tenant, command.producer)
-    kernel.changes.producers.touch(spot)
     now = kernel.now
-    producer = kernel.producers.get(spot)
-    if producer is None:
-        producer = kernel.producers[spot] = Producer(now)
-        kernel.calendar.add(now + PRODUCER_IDLE_MS, "producer", spot)
-    elif now > producer.used_at:
+    if producer is None or kernel.era:
+        spot = (command.tenant, command.producer)
+        kernel.changes.producers.touch(spot)
+        if producer is None:
+            producer = kernel.producers[spot] = Producer(now)
+            kernel.calendar.add(now + PRODUCER_IDLE_MS, "producer", spot)
+    if now > producer.used_at:
         producer.used_at = now
     most = kernel.caps.answers_per_producer
     producer.remember(command.sequence, command.content, pushed, most)
@@ -119,7 +128,8 @@ def _push(kernel: "Kernel", command: Push, leaving: Leaving = NOTHING) -> Pushed
     _check_bounds(kernel, tenant_name, batch, leaving)
     pushed = batch.apply(command.part)
     if command.producer is not None:
-        _remember(kernel, command, pushed)
+        producer = kernel.producers.get((tenant_name, command.producer))
+        _remember(kernel, command, pushed, producer)
     return pushed
 
 

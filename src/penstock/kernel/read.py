@@ -168,7 +168,7 @@ class Cut(msgspec.Struct, kw_only=True):
     individual: dict[int, Individual]
 
 
-def cuts(run: HeldRun) -> Iterator[Cut]:
+def cuts(run: HeldRun) -> list[Cut]:
     """A run of a lease; where it goes through several pushes, one cut for each of them.
 
     What a push brought lies end to end and is alike; only of pushes of a few jobs is it cheaper to
@@ -176,30 +176,32 @@ def cuts(run: HeldRun) -> Iterator[Cut]:
     """
     block, lo, hi, mask = run.block, run.lo, run.hi, run.mask
     if hi - lo == 1 and lo not in block.sides and not block.commits:
-        yield _cut_single(block, lo)
-        return
+        return [_cut_single(block, lo)]
     first = bisect_right(block.pay_pos, lo)
     last = bisect_right(block.pay_pos, hi - 1)
     if first == last or hi - lo < (last - first + 1) * APART:
-        yield _cut(block, lo, hi, mask)
-        return
+        return [_cut(block, lo, hi, mask)]
+    found = []
     start = lo
     for end in (*block.pay_pos[first:last], hi):
         part = None if mask is None else mask[lo - start : end - start]
         if part is None or 1 in part:
-            yield _cut(block, lo, end, part)
+            found.append(_cut(block, lo, end, part))
         lo = end
+    return found
 
 
 def _cut_single(block: Block, offset: int) -> Cut:
     """The hot path of one plain job, which an idle worker is given; `_cut` says what it means."""
-    created_at = block.created_at(offset)
-    chunk, begin, end = block.place(offset)
+    # It is mostly the newest one.
+    newest = offset >= block.created_pos[-1]
+    created_at = block.created_ms[-1] if newest else block.created_at(offset)
+    place = block.pushed_place(offset)
     return Cut(
         ids=IdRun(block.base + offset, 1),
         places=None,
-        stretch=(chunk, begin, end),
-        ends=[end - begin],
+        stretch=place,
+        ends=[place[2] - place[1]],
         options=(block.options[block.opts[offset]],),
         option_of=None,
         created_at=created_at,

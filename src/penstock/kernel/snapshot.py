@@ -154,6 +154,8 @@ def _decode_block(kernel: "Kernel", state: BlockState) -> None:
     block.opts = array("H", state.opts) if state.wide else bytearray(state.opts)
     for column, packed in zip(block.columns(), state.columns, strict=True):
         column.frombytes(packed)
+    if block.created_ms:
+        block.last_created = block.created_ms[-1]
     block.commits = [tuple(commit) for commit in state.commits]  # type: ignore[misc]
     block.sides = state.sides
     block.live = len(block.codes) - block.codes.count(GONE)

@@ -146,10 +146,6 @@ def _times(block: "Block", offset: int) -> tuple[int, int]:
 
 def claimed(kernel: "Kernel", lease: "LeaseRecord") -> None:
     """By block: how a claim is cut into runs is otherwise at a replay behind a checkpoint."""
-    run = lease.runs[0]
-    if len(lease.runs) == 1 and run.hi - run.lo == 1:  # what an idle worker is given
-        _claimed(kernel, lease, run.block, run.lo, run.hi, None)
-        return
     for block, runs in by_block(lease):
         begin, end, held, _ = joined(runs)
         for lo, hi, mask in alike(block, begin, end, held):
@@ -180,6 +176,36 @@ def _claimed(
             worker=lease.worker,
             task=options.task,
             priority=options.priority if side is None else block.priority_of(offset),
+            position=kernel.position,
+            index=len(events),
+        )
+    )
+
+
+def claimed_single(kernel: "Kernel", lease: "LeaseRecord", block: "Block", offset: int) -> None:
+    """The same for one plain job of a block whose jobs have nothing of their own: what an idle
+    worker is given."""
+    events, queue, at = kernel.events, lease.queue, lease.claimed_at
+    assert events is not None
+    options = block.options[block.opts[offset]]
+    if block.due_pos or block.commits or offset < block.created_pos[-1]:
+        pushed_at, ready_at = _times(block, offset)
+    else:  # of the newest
+        pushed_at = ready_at = block.created_ms[-1]
+    events.append(
+        Event(
+            kind="claimed",
+            tenant=queue.tenant.name,
+            queue=queue.name,
+            at=at,
+            ids=Ids((IdRun(block.base + offset, 1),)),
+            attempt=1,
+            pushed_at=pushed_at,
+            ready_at=ready_at,
+            claimed_at=at,
+            worker=lease.worker,
+            task=options.task,
+            priority=options.priority,
             position=kernel.position,
             index=len(events),
         )

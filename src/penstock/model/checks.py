@@ -17,7 +17,7 @@ from typing import Final, get_args
 
 from penstock.model import payload as payloads
 from penstock.model import schedule as schedules
-from penstock.model.checks_push import check_options, check_push
+from penstock.model.checks_push import Door, check_options, check_push
 from penstock.model.checks_values import (
     MAX_INT32,
     MIN_INT32,
@@ -53,6 +53,7 @@ from penstock.model.policy import (
 from penstock.model.schedule import MAX_INSTANT_MS, Cron, CronSpec, Daily, Every, Schedule
 
 __all__ = [
+    "Door",
     "check_bool",
     "check_bounds",
     "check_bulk",

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import chain, compress, islice, repeat
-from operator import is_not, sub
+from operator import is_, is_not, sub
 from types import NoneType
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ from penstock.model.job import (
     KeyClaim,
     Run,
 )
+from penstock.model.payload import DIGEST_BYTES
 from penstock.model.policy import MAX_DURATION_MS, Backoff
 from penstock.model.schedule import MAX_INSTANT_MS
 
@@ -64,6 +65,8 @@ _JITTERS: Final = ("none", "full", "equal")
 _ON_CONFLICT: Final = ("return", "match", "replace", "reject")
 _KEEP_KEY: Final = ("live", "started", "retained")
 _INTEGER_ARRAYS: Final = "bBhHiIlLqQ"
+# What a plain run has behind its queue, its payloads and its options.
+_NOTHING_MORE: Final = (None,) * (len(Run.__struct_fields__) - 4)
 
 
 def check_push(
@@ -83,10 +86,8 @@ def check_push(
     `right`: options that have passed before, and cannot have changed since."""
     if type(tenant) is not str or not is_tenant(tenant):
         check_tenant(tenant)
-    if producer is not None or sequence is not None:
-        check_producer(producer, sequence)
-    if content is not None:
-        check_content(content, producer)
+    if producer is not None or sequence is not None or content is not None:
+        check_producer(producer, sequence, content)
     if bulk is not None:
         check_name(bulk, "bulk")
     if part != "" or type(part) is not str:
@@ -98,36 +99,101 @@ def check_push(
     check_runs(runs, contents, right)
 
 
-def check_producer(producer: object, sequence: object) -> None:
+class Door:
+    """The checks of pushes that come one after the other: a single one mostly says what the one
+    before it has said, and nothing is left to look at but its payload and its number."""
+
+    __slots__ = ("_options", "_producer", "_queue", "_tenant")
+
+    def __init__(self) -> None:
+        # Of the last push that was right, its first run.
+        self._tenant = ""
+        self._queue = ""
+        self._options: tuple[JobOptions, ...] = (DEFAULT_OPTIONS,)
+        self._producer: str | None = None
+
+    def check_push(
+        self,
+        tenant: str,
+        runs: Sequence[Run],
+        producer: str | None,
+        sequence: int | None,
+        bulk: str | None,
+        part: str,
+        durability: str | None,
+        content: bytes | None,
+    ) -> None:
+        right = self._options[0]
+        check_push(tenant, runs, producer, sequence, bulk, part, durability, content, right=right)
+        run = runs[0]
+        self._tenant, self._queue, self._options = tenant, run.queue, run.options
+        self._producer = producer
+
+    def knows(
+        self,
+        tenant: str,
+        queue: str,
+        payload: bytes,
+        options: tuple[JobOptions, ...],
+        producer: str | None,
+        sequence: int | None,
+        content: bytes | None,
+    ) -> bool:
+        """Whether one plain job is right, and pushed like the last; False says nothing against it."""
+        if (
+            options is not self._options
+            or queue != self._queue
+            or tenant != self._tenant
+            or producer != self._producer
+            or len(options) != 1
+            or type(payload) is not bytes
+            or len(payload) > MAX_PAYLOAD
+        ):
+            return False
+        if producer is None:
+            if sequence is not None or content is not None:
+                return False
+        elif (
+            type(sequence) is not int
+            or type(content) is not bytes
+            or not 0 <= sequence <= MAX_ID
+            or len(content) != DIGEST_BYTES
+        ):
+            return False
+        if options[0].codec == "json":
+            payloads.check_json(payload)
+        return True
+
+
+def check_producer(producer: object, sequence: object, content: object) -> None:
     if (
         type(producer) is str
         and type(sequence) is int
+        and type(content) is bytes
         and 0 < len(producer) <= MAX_NAME_BYTES
         and producer.isascii()
         and 0 <= sequence <= MAX_ID
+        and len(content) == DIGEST_BYTES
     ):
         return  # nearly always, and every push through a server comes by here
-    if producer is None:
-        raise Invalid("a sequence counts for a producer; name one", "producer")
-    if sequence is None:
-        raise Invalid("a producer numbers its pushes; give the sequence", "sequence")
-    check_name(producer, "producer")
-    check_int(sequence, "sequence", 0, MAX_ID)
-
-
-def check_content(content: object, producer: object) -> None:
-    if type(content) is not bytes or len(content) != payloads.DIGEST_BYTES:
-        raise Invalid(f"is {show(content)}, not {payloads.DIGEST_BYTES} bytes", "content")
-    if producer is None:
-        raise Invalid("stands for the content of a producer's push; name the producer", "content")
+    if producer is not None or sequence is not None:
+        if producer is None:
+            raise Invalid("a sequence counts for a producer; name one", "producer")
+        if sequence is None:
+            raise Invalid("a producer numbers its pushes; give the sequence", "sequence")
+        check_name(producer, "producer")
+        check_int(sequence, "sequence", 0, MAX_ID)
+    if content is not None:
+        if type(content) is not bytes or len(content) != DIGEST_BYTES:
+            raise Invalid(f"is {show(content)}, not {DIGEST_BYTES} bytes", "content")
+        if producer is None:
+            raise Invalid("stands for a producer's push; name the producer", "content")
 
 
 def check_runs(
     runs: Sequence[Run], contents: bool = True, right: JobOptions = DEFAULT_OPTIONS
 ) -> None:
-    if type(runs) is list and len(runs) == 1 and _is_plain(runs[0], right):
-        if contents and runs[0].options[0].codec == "json":
-            payloads.check_many("json", runs[0].data, runs[0].ends)
+    if type(runs) is list and len(runs) == 1 and _is_plain(runs[0], contents, right):
         return
     check_listed(runs, "runs")
     total = 0
@@ -150,33 +216,37 @@ def check_runs(
         before += len(run.ends)
 
 
-def _is_plain(run: Run, right: JobOptions) -> bool:
+def _is_plain(run: Run, contents: bool, right: JobOptions) -> bool:
     """Whether a run is right in the shortest way: its jobs differ in nothing but their payload.
 
     False says nothing against it. Single pushes are mostly this, and spend a third of the time here.
     """
-    if type(run) is not Run or (
-        run.option_of is not None
-        or run.delay_ms is not None
-        or run.run_at is not None
-        or run.keys is not None
-        or run.more_keys is not None
-        or run.groups is not None
-        or run.headers is not None
-        or run.depends_on is not None
+    if type(run) is not Run:
+        return False
+    queue, data, ends, options, *more = astuple(run)
+    if (
+        not all(map(is_, more, _NOTHING_MORE))
+        or type(ends) is not array
+        or type(options) is not tuple
+        or type(data) is not bytes
+        or type(queue) is not str
+        or len(options) != 1
+        or ends.typecode != "I"
+        or not is_queue(queue)
     ):
         return False
-    data, ends, options = run.data, run.ends, run.options
-    if type(ends) is not array or type(options) is not tuple or type(data) is not bytes:
+    count, size, option = len(ends), len(data), options[0]
+    if not 1 <= count <= MAX_BATCH or ends[-1] != size or size > MAX_PAYLOAD:
         return False
-    if len(options) != 1 or ends.typecode != "I" or not 1 <= len(ends) <= MAX_BATCH:
+    if count > 1 and not _ascends(ends):
         return False
-    if ends[-1] != len(data) or len(data) > MAX_PAYLOAD or (len(ends) > 1 and not _ascends(ends)):
-        return False
-    if type(run.queue) is not str or not is_queue(run.queue):
-        return False
-    if options[0] is not right and options[0] is not DEFAULT_OPTIONS:
-        check_options(options[0])
+    if option is not right and option is not DEFAULT_OPTIONS:
+        check_options(option)
+    if contents and option.codec == "json":
+        if count == 1:
+            payloads.check_json(data)
+        else:
+            payloads.check_many("json", data, ends)
     return True
 
 

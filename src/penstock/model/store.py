@@ -16,6 +16,7 @@ What does not belong here: encodings (`protocol/`), metrics (`telemetry.py`), po
 """
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -28,6 +29,7 @@ from penstock.model.job import (
     Ids,
     Job,
     JobError,
+    JobOptions,
     JobSpec,
     Lease,
     LogLine,
@@ -184,6 +186,17 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     detail: dict[str, Any] = {}
 
 
+# Which push of a producer this is: its name, its sequence, and what stands for the content.
+Number = tuple[str | None, int | None, bytes | None]
+UNNUMBERED: Final[Number] = (None, None, None)
+
+
+def run_of_one(queue: str, payload: bytes, options: tuple[JobOptions, ...]) -> Run:
+    """One job as `push` takes it; what is wrong with it is for the checks there to say."""
+    ends: Sequence[int] = array("I", (len(payload),)) if type(payload) is bytes else (0,)
+    return Run(queue=queue, data=payload, ends=ends, options=options)
+
+
 Ack = Mapping[int, bytes]  # results by id, in the codec that goes with them
 
 
@@ -233,6 +246,23 @@ class Store(ABC):
         from penstock.model.checks import check_specs
 
         return await self.push(tenant, [Run.of(queue, check_specs(jobs))])
+
+    async def push_one(
+        self,
+        tenant: str,
+        queue: str,
+        payload: bytes,
+        options: tuple[JobOptions, ...],
+        number: Number = UNNUMBERED,
+    ) -> int:
+        """`push` for one job of which nothing is said but its options, the one in the tuple;
+        answers its id. For whoever pushes job by job: a store may have a shorter way for it."""
+        producer, sequence, content = number
+        run = run_of_one(queue, payload, options)
+        pushed = await self.push(
+            tenant, [run], producer=producer, sequence=sequence, content=content
+        )
+        return pushed.runs[0].first
 
     @abstractmethod
     async def open_bulk(

@@ -40,6 +40,7 @@ Call = Coroutine[Any, Any, T]
 WAITING: Final = "_waiting"  # behind the name of a call that may wait for work
 # Calls that are made for every job: worth a shortcut.
 FREQUENT: Final = ("push", "ack", "fail", "release", "extend")
+PUSH_ONE: Final = "push_one"  # as well; a wrapper that leaves it as it is sees a push
 
 
 class Wrapper(Store):

@@ -108,5 +108,10 @@ class Request(msgspec.Struct, kw_only=True, tag_field="cmd"):
         """Check that the principal may, do it, and say what came of it."""
         raise NotImplementedError
 
+    def foretold(self, session: Session, given: object) -> Answer | None:
+        """The answer, where `given` is what the request waits for and nothing else is needed. It
+        goes out before everything that led to it has gone on: somebody may be idle until then."""
+        return None
+
     async def take_back(self, session: Session, answer: Answer) -> None:
         """Undo what only the receiver of the answer could make use of: it could not be sent."""

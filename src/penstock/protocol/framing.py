@@ -11,6 +11,7 @@ and neither is copied again. A length is judged before a byte is set aside for i
 """
 
 from collections import deque
+from struct import Struct
 from typing import Final
 
 from penstock.protocol.command import Encoding
@@ -23,6 +24,8 @@ STRANGERS_LIMIT: Final = 16 * 1024 * 1024  # bytes of a message, from whoever ha
 KNOWN_LIMIT: Final = 64 * 1024 * 1024  # …from everybody else
 
 Message = bytes | bytearray
+
+_length: Final = Struct(">I").unpack_from  # of a frame, from its header
 
 
 class BadFrame(Exception):
@@ -44,6 +47,7 @@ class Frames:
         self._at = 0  # … of which so much is done
         self._partial = bytearray()  # the beginning of a message, or of its header
         self._need = -1  # length of the message in `_partial`; -1 while its header is not whole
+        self._bare = False  # frames come, and nothing lies here
 
     @property
     def begun(self) -> bool:
@@ -58,18 +62,13 @@ class Frames:
     def feed(self, data: bytes) -> None:
         if data:
             self._chunks.append(data)
+            self._bare = False
 
     def feed_alone(self, data: bytes) -> Message | None:
         """The same for what mostly comes: one whole frame with nothing before it and nothing
         behind. That is answered at once; anything else is kept for `take`."""
-        if (
-            self.lines is False
-            and not self._chunks
-            and not self._partial
-            and self._need < 0
-            and HEADER < len(data) <= self.limit
-            and int.from_bytes(data[:HEADER], "big") == len(data) - HEADER
-        ):
+        size = len(data) - HEADER
+        if self._bare and 0 < size <= self.limit and _length(data)[0] == size:
             return data[HEADER:]
         self.feed(data)
         return None
@@ -80,7 +79,11 @@ class Frames:
             return None
         if self.lines is None:
             self.lines = self._chunks[0][self._at] == BRACE
-        return self._line() if self.lines else self._frame()
+        if self.lines:
+            return self._line()
+        message = self._frame()
+        self._bare = not self._chunks and not self._partial and self._need < 0
+        return message
 
     # -- frames ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from penstock.model.store import BulkInfo, Durability, Pushed, PushedRun
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
 from penstock.protocol.reach import require_bulk, require_bulk_name, require_dependencies
-from penstock.protocol.runs import PushedJobs
+from penstock.protocol.runs import PushedJobs, the_same
 
 
 class RunPushed(Answer, kw_only=True):
@@ -66,6 +66,26 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
     async def call(self, session: Session) -> RunPushed:
         principal = session.principal
         tenant = principal.tenant_of(self.tenant)
+        queue, payloads = self.queue, self.payloads
+        if (  # one plain job, as our own clients say it: the short way
+            queue is not None
+            and payloads is not None
+            and len(payloads) == 1
+            and self.runs is None
+            and self.codec is None
+            and self.delay_ms is None
+            and self.run_at is None
+            and self.keys is None
+            and self.groups is None
+            and self.bulk is None
+            and self.durability is None
+            and not self.part
+        ):
+            principal.require("push", queue)
+            number = (self.producer, self.sequence, self.content)
+            options = the_same((self.options,))
+            first = await session.store.push_one(tenant, queue, payloads[0], options, number)
+            return RunPushed(first=first, count=1)
         runs = [self._alike()] if self.runs is None else list(map(PushedJobs.run, self.runs))
         waits = False
         for run in runs:

@@ -11,7 +11,7 @@ from penstock.model.store import FailedJob
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
 from penstock.protocol.reach import lease_within
-from penstock.protocol.runs import ClaimedJobs, Ranges, fitting, named, packed_claim
+from penstock.protocol.runs import ClaimedJobs, Ranges, fitting, named, packed_claimed
 
 
 class Claimed(Answer, kw_only=True):
@@ -30,19 +30,17 @@ class Claimed(Answer, kw_only=True):
             lease=lease.token,
             queue=lease.queue,
             expires_at=lease.expires_at,
-            runs=packed_claim(lease),
+            runs=tuple(map(packed_claimed, lease.runs)),
         )
 
     def claimed(self) -> Lease | None:
         if self.lease is None:
             return None
-        assert self.queue is not UNSET
-        assert self.expires_at is not UNSET
         return Lease(
             token=self.lease,
-            queue=self.queue,
-            expires_at=self.expires_at,
-            runs=tuple([run.run() for run in self.runs]),
+            queue=self.queue,  # type: ignore[arg-type] # with a lease it is said
+            expires_at=self.expires_at,  # type: ignore[arg-type]
+            runs=self.runs,  # type: ignore[arg-type] # which have what a ClaimedRun has: see there
         )
 
 
@@ -74,6 +72,12 @@ class Claim(Native, kw_only=True, tag="CLAIM"):
             if sum([len(run.data) for run in lease.runs]) > room:
                 lease = await self._cut(session, tenant, lease, room)
         return Claimed.of(lease)
+
+    def foretold(self, session: Session, given: object) -> Claimed | None:
+        if type(given) is not Lease:  # what it rests on is not safe yet, or it comes from elsewhere
+            return None
+        fits = len(given.runs) == 1 and len(given.runs[0].data) <= session.frame_limit // 2
+        return Claimed.of(given) if fits else None
 
     async def _cut(self, session: Session, tenant: str, lease: Lease, room: int) -> Lease:
         """What fits into an answer; the rest is given back."""

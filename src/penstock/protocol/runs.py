@@ -34,7 +34,7 @@ _SWAPPED: Final = sys.byteorder == "big"
 
 
 def pack_ends(ends: Sequence[int]) -> bytes:
-    packed = ends if isinstance(ends, array) and ends.typecode == "I" else array("I", ends)
+    packed = ends if type(ends) is array and ends.typecode == "I" else array("I", ends)
     if _SWAPPED:
         packed = packed[:]
         packed.byteswap()
@@ -42,11 +42,12 @@ def pack_ends(ends: Sequence[int]) -> bytes:
 
 
 def unpack_ends(ends: Ends) -> Sequence[int]:
-    if isinstance(ends, list):
+    if type(ends) is list:
         return ends
-    if len(ends) % 4:
-        raise Invalid(f"has {len(ends)} bytes, which is no multiple of 4", "ends")
-    unpacked = array("I", ends)  # as they lie there
+    try:
+        unpacked = array("I", ends)  # as they lie there
+    except ValueError:
+        raise Invalid(f"has {len(ends)} bytes, which is no multiple of 4", "ends") from None
     if _SWAPPED:
         unpacked.byteswap()
     return unpacked
@@ -73,7 +74,7 @@ class PushedJobs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknow
             queue=self.queue,
             data=self.data,
             ends=unpack_ends(self.ends),
-            options=_the_same(self.options),
+            options=the_same(self.options),
             option_of=self.option_of,
             delay_ms=self.delay_ms,
             run_at=self.run_at,
@@ -93,7 +94,7 @@ def _known(options: tuple[JobOptions, ...]) -> tuple[JobOptions, ...]:
 _last: tuple[JobOptions, ...] = ()
 
 
-def _the_same(options: tuple[JobOptions, ...]) -> tuple[JobOptions, ...]:
+def the_same(options: tuple[JobOptions, ...]) -> tuple[JobOptions, ...]:
     """One object for equal options: a queue knows again what it was given last, and looks no
     further. What was decoded has the very types it should have, so that equal is alike."""
     global _last  # noqa: PLW0603 - to compare takes half of what a hash of them takes
@@ -134,47 +135,45 @@ def _listed(values: Sequence[Any] | None) -> list[Any] | None:
 class ClaimedJobs(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`model.job.ClaimedRun`, packed. Lists are as long as the jobs are many."""
 
+    # It has everything that a ClaimedRun has, by the same names, and is one wherever a lease is
+    # looked at: what came is unpacked as far as somebody asks. The one job that a worker at rest
+    # waits for starts before anybody does.
+
     first: int  # ids from here on: all `span` of them, or those whose byte in `mask` is 1
     span: int
     mask: bytes | None = None
     data: bytes
-    ends: bytes
+    packed_ends: bytes = msgspec.field(name="ends")
     options: tuple[JobOptions, ...]
     option_of: bytes | list[int] | None = None
     created_at: int | list[int]  # one for all, or one each
     run_at: int | list[int]
     individual: dict[int, Individual] = {}  # by id: what only that job has, its attempt too
 
-    def run(self) -> ClaimedRun:
-        return ClaimedRun(
-            ids=IdRun(self.first, self.span, self.mask),
-            data=self.data,
-            ends=unpack_ends(self.ends),
-            options=self.options,
-            option_of=self.option_of,
-            created_at=self.created_at,
-            run_at=self.run_at,
-            individual=self.individual,
-        )
+    @property
+    def ids(self) -> IdRun:
+        return IdRun(self.first, self.span, self.mask)
+
+    @property
+    def ends(self) -> Sequence[int]:
+        return unpack_ends(self.packed_ends)
 
 
-def packed_claim(lease: Lease) -> tuple[ClaimedJobs, ...]:
-    return tuple(
-        [
-            ClaimedJobs(
-                first=run.ids.first,
-                span=run.ids.span,
-                mask=run.ids.mask,
-                data=run.data,
-                ends=pack_ends(run.ends),
-                options=run.options,
-                option_of=run.option_of,  # type: ignore[arg-type] # bytes, a list or a tuple
-                created_at=run.created_at,  # type: ignore[arg-type]
-                run_at=run.run_at,  # type: ignore[arg-type]
-                individual=run.individual,
-            )
-            for run in lease.runs
-        ]
+def packed_claimed(run: ClaimedRun | ClaimedJobs) -> ClaimedJobs:
+    if type(run) is ClaimedJobs:
+        return run
+    ids, ends = run.ids, run.ends
+    return ClaimedJobs(
+        first=ids.first,
+        span=ids.span,
+        mask=ids.mask,
+        data=run.data,
+        packed_ends=ends[0].to_bytes(4, "little") if len(ends) == 1 else pack_ends(ends),
+        options=run.options,
+        option_of=run.option_of,  # type: ignore[arg-type] # bytes, a list or a tuple
+        created_at=run.created_at,  # type: ignore[arg-type]
+        run_at=run.run_at,  # type: ignore[arg-type]
+        individual=run.individual,
     )
 
 

@@ -7,7 +7,7 @@ back.
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.kernel import commands as c
@@ -18,7 +18,7 @@ from penstock.kernel.leases import LeaseRecord
 from penstock.kernel.queue import Queue
 from penstock.model.errors import Overloaded, Unavailable
 from penstock.model.job import Lease
-from penstock.stores.granting import Grant, chunks_of, grant_of, lease_of
+from penstock.stores.granting import Grant, chunks_of, grant_of, lease_at_once, lease_of
 from penstock.stores.journal.base import JournalError
 from penstock.stores.prompt import Prompt
 from penstock.stores.safety import WRITTEN
@@ -36,7 +36,7 @@ class Claims:
         self.line = Line()
         self._serial = 0
         self.limited = 0  # claims that found jobs, and were held back by a rate
-        self.served: list[tuple[Prompt[Grant | None], Grant]] = []  # and not told yet
+        self.served: list[tuple[Waiter, Lease | Grant]] = []  # and not told yet
 
     async def claim(
         self,
@@ -55,23 +55,44 @@ class Claims:
         command = c.Claim(tenant, queues, n, os.urandom(16).hex(), lease_ms, worker)
         record = engine.apply(command)
         if record is not None:
-            return await self._deliver(self._grant(record))
+            given = self._given(record)
+            return await self._delivered(given, command) if isinstance(given, Grant) else given
         limited = self._is_limited(tenant, queues)
         if not wait_ms:
             return None
         if len(self.line) >= engine.kernel.caps.waiters:
             raise Overloaded(f"{engine.kernel.caps.waiters} claims are waiting", "wait_ms")
-        return await self._wait(tenant, queues, n, lease_ms, worker, wait_ms, limited)
+        # In line: not by a coroutine of its own, each of which costs an idle worker's job some time.
+        future: Prompt[Lease | Grant | None] = Prompt(loop=asyncio.get_running_loop())
+        self._serial += 1
+        deadline = engine.clock.elapsed_ms() + wait_ms
+        waiter = Waiter(command, deadline, future, self._serial, limited)
+        self.line.join(waiter)
+        for name in queues:
+            self._watch_queue(tenant, name, True)
+        engine.arm(self._until_token(tenant, queues, wait_ms))
+        try:
+            gained = await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                gained = future.result()
+                if gained is not None:
+                    self._take_back(gained, command)
+            raise
+        finally:
+            if not waiter.served:  # else whoever has served it sees to that
+                self._leave(waiter)
+        return await self._delivered(gained, command) if isinstance(gained, Grant) else gained
 
     # -- what is given -----------------------------------------------------------------------------
 
-    def _grant(self, record: LeaseRecord) -> Grant:
+    def _given(self, record: LeaseRecord) -> Lease | Grant:
         """What a claim was given, as it is now; the bytes may come later."""
         engine = self._engine
-        grant = grant_of(engine.kernel, record)
         keeper, payloads = engine.keeper, engine.payloads
         if keeper is None:
-            return grant
+            return lease_at_once(engine.kernel, record, payloads.everything)
+        grant = grant_of(engine.kernel, record)
         grant.position = keeper.last
         grant.rests_on = keeper.safety.rest_of(record)
         chunks = chunks_of(grant)
@@ -81,71 +102,37 @@ class Claims:
         payloads.ahead(read.chunks_behind(record.runs[-1], WINDOW))
         return grant
 
-    async def _deliver(self, grant: Grant) -> Lease:
+    async def _delivered(self, given: Grant, claim: c.Claim) -> Lease:
         """The lease, when what it rests on is safe and its payloads are here."""
         keeper, payloads = self._engine.keeper, self._engine.payloads
-        if keeper is None:
-            return lease_of(grant, payloads.everything)
-        wanted = chunks_of(grant) if grant.chunks is None else []
+        assert keeper is not None
+        wanted = chunks_of(given) if given.chunks is None else []
         try:
-            await keeper.safe(grant.rests_on[1], grant.rests_on[0])
-            await keeper.safe(WRITTEN, grant.position)
-            chunks = grant.chunks
-            return lease_of(grant, await payloads.fetch(wanted) if chunks is None else chunks)
+            await keeper.safe(given.rests_on[1], given.rests_on[0])
+            await keeper.safe(WRITTEN, given.position)
+            chunks = given.chunks
+            return lease_of(given, await payloads.fetch(wanted) if chunks is None else chunks)
         except asyncio.CancelledError:
-            self._give_back(grant)
+            self._give_back(claim)
             raise
         except (JournalError, KeyError) as error:
-            self._give_back(grant)
+            self._give_back(claim)
             raise Unavailable(f"a payload cannot be read: {error}") from error
         finally:
             payloads.release(wanted)
 
-    def _give_back(self, grant: Grant) -> None:
+    def _give_back(self, claim: c.Claim) -> None:
         """Whoever was to have these jobs is gone."""
         if not self._engine.ended:
-            self._engine.apply(c.Release(grant.tenant, grant.token))
+            self._engine.apply(c.Release(claim.tenant, claim.token))
 
     # -- in line -----------------------------------------------------------------------------------
 
-    async def _wait(
-        self,
-        tenant: str,
-        queues: tuple[str, ...],
-        n: int,
-        lease_ms: int | None,
-        worker: str,
-        wait_ms: int,
-        limited: bool,
-    ) -> Lease | None:
-        engine = self._engine
-        future: Prompt[Grant | None] = Prompt(loop=asyncio.get_running_loop())
-        self._serial += 1
-        deadline = engine.clock.elapsed_ms() + wait_ms
-        waiter = Waiter(
-            tenant, queues, n, lease_ms, worker, deadline, future, self._serial, limited
-        )
-        self.line.join(waiter)
-        for name in queues:
-            self._watch_queue(tenant, name, True)
-        engine.arm(self._until_token(tenant, queues, wait_ms))
-        try:
-            grant = await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                grant = future.result()
-                if grant is not None:
-                    self._take_back(grant)
-            raise
-        finally:
-            self._leave(waiter)
-        return None if grant is None else await self._deliver(grant)
-
-    def _take_back(self, grant: Grant) -> None:
+    def _take_back(self, given: Lease | Grant, claim: c.Claim) -> None:
         """It was handed over to somebody who is gone."""
-        if grant.chunks is None:
-            self._engine.payloads.release(chunks_of(grant))
-        self._give_back(grant)
+        if isinstance(given, Grant) and given.chunks is None:
+            self._engine.payloads.release(chunks_of(given))
+        self._give_back(claim)
 
     def serve(self) -> None:
         """Hand what became ready to those who wait, in the order in which they came."""
@@ -156,39 +143,39 @@ class Claims:
             del kernel.stirred[queue]
             spot = (queue.tenant.name, queue.name)
             while (waiter := self.line.first(spot)) is not None:
-                if waiter.future.done():
+                if waiter.served or waiter.future.done():
                     self._leave(waiter)
                     continue
-                record = engine.step(
-                    c.Claim(
-                        waiter.tenant,
-                        waiter.queues,
-                        waiter.n,
-                        os.urandom(16).hex(),
-                        waiter.lease_ms,
-                        waiter.worker,
-                    )
-                )
-                engine.telling.pass_on()  # a command's events are numbered by themselves
+                record = engine.serve(waiter.claim)
+                if kernel.events:
+                    engine.telling.take()
                 if record is None:
                     waiter.limited = waiter.limited or self._is_limited(
                         waiter.tenant, waiter.queues
                     )
                     engine.arm(self._until_token(waiter.tenant, waiter.queues, FAR))
                     break
-                self._leave(waiter)
-                self.served.append((waiter.future, self._grant(record)))
+                waiter.served = True
+                self.served.append((waiter, self._given(record)))
+                if not queue.counts[READY]:
+                    break  # there is nothing for the next one
 
     def hand_over(self) -> None:
-        """Those who were served hear of it: one alone at once, several in the next turn."""
+        """Those who were served hear of it: one alone at once, several in the next turn. They leave
+        the line when they have heard: an idle worker waits for nothing but its job."""
         served, self.served = self.served, []
         if len(served) == 1:
-            ((future, grant),) = served
-            if not future.settle(grant):
-                self._take_back(grant)
+            ((waiter, given),) = served
+            future = waiter.future
+            if future.ahead is not None:
+                future.ahead(given)
+            if not future.settle(given):
+                self._take_back(given, waiter.claim)
         else:
-            for future, grant in served:
-                future.set_result(grant)
+            for waiter, given in served:
+                waiter.future.set_result(given)
+        for waiter, _ in served:
+            self._leave(waiter)
 
     def lapse(self, elapsed: int) -> None:
         """Those who have waited as long as they wanted get their answer."""
@@ -227,7 +214,7 @@ class Claims:
 
     # -- rate limits let jobs pass as time goes by -------------------------------------------------
 
-    def _is_limited(self, tenant: str, queues: tuple[str, ...]) -> bool:
+    def _is_limited(self, tenant: str, queues: Sequence[str]) -> bool:
         """Whether a rate is why a claim of these queues found nothing; counts it if so. Asked of
         claims that found nothing, and looked into only where there would have been something."""
         kernel = self._engine.kernel
@@ -245,8 +232,10 @@ class Claims:
         kernel = self._engine.kernel
         kernel.stirred |= dict.fromkeys(self._metered())
         if kernel.stirred:
+            self._engine.look()
             self.serve()
             self.hand_over()
+            self._engine.telling.pass_on()
 
     def until_metered(self, elapsed: int) -> list[int]:
         """How long each queue that somebody waits at holds its next job back."""
@@ -259,7 +248,7 @@ class Claims:
             if queue is not None and queue.meter is not None and queue.counts[READY]:
                 yield queue
 
-    def _until_token(self, tenant: str, queues: tuple[str, ...], wait_ms: int) -> int:
+    def _until_token(self, tenant: str, queues: Sequence[str], wait_ms: int) -> int:
         """How long a waiting claim may have to wait at most for a rate limit to let it go on."""
         elapsed = self._engine.clock.elapsed_ms()
         for name in queues:

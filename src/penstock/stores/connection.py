@@ -33,6 +33,7 @@ from penstock.protocol.table import name_of
 from penstock.stores.eager import begin, tell
 from penstock.stores.face import ENCODERS, Face
 from penstock.stores.forking import not_for_children
+from penstock.stores.in_hand import Held, Reply, Sent
 
 if TYPE_CHECKING:
     from penstock.stores.serving import Listener
@@ -49,36 +50,11 @@ JOINED: Final = 64 * 1024  # bytes after which answers do not wait for more of t
 
 _NO_LENGTH: Final = bytes(HEADER)
 
-Sent = tuple[Request, "Face", Answer]
-
 log = logging.getLogger("penstock.serving")
 
 
 class _TooLarge(Exception):
     """An answer of so many bytes."""
-
-
-class Held:
-    """A request that waits."""
-
-    __slots__ = ("abandoned", "face", "reply", "request", "task")
-
-    def __init__(self, request: Request, face: "Face", reply: "Reply | None") -> None:
-        self.request = request
-        self.face = face
-        self.reply = reply  # its place in line, if it has no number
-        self.abandoned = False
-        self.task: asyncio.Task[Answer] | None = None
-
-
-class Reply:
-    """A place in line: the answer of a request without a number, once there is one."""
-
-    __slots__ = ("data", "kept")
-
-    def __init__(self) -> None:
-        self.data: bytearray | None = None  # as it will be sent
-        self.kept: Sent | None = None  # if it may be taken back
 
 
 class Connection(asyncio.Protocol):
@@ -141,7 +117,7 @@ class Connection(asyncio.Protocol):
         self.listener.forget(self)
         for held in self._held:
             assert held.task is not None
-            if self._finishing or type(held.request).waits:
+            if not held.told and (self._finishing or type(held.request).waits):
                 held.task.cancel()
             else:
                 self.listener.look_after(held.task)
@@ -163,8 +139,8 @@ class Connection(asyncio.Protocol):
         """The peer says no more. What it may still read, it gets; jobs, it gets no more."""
         self._ending_since = self.listener.now()
         for held in self._held:
-            if held.task is not None and type(held.request) in self.listener.taken_back:
-                held.task.cancel()
+            if type(held.request) in self.listener.taken_back:
+                held.cancel()
         for reply in self._line:
             self._take_back(reply)
         self._end_when_done()
@@ -198,8 +174,8 @@ class Connection(asyncio.Protocol):
         more is taken."""
         self._finishing = True
         for held in self._held:
-            if held.task is not None and type(held.request).waits:
-                held.task.cancel()
+            if type(held.request).waits:
+                held.cancel()
         for task in self._work.values():
             task.cancel()
         self._read_or_not()
@@ -209,9 +185,9 @@ class Connection(asyncio.Protocol):
         and nothing more is read."""
         self.transport.pause_reading()
         for held in self._held:
-            if held.task is not None and getattr(held.request, "wait_ms", False):
+            if getattr(held.request, "wait_ms", False):
                 held.abandoned = True
-                held.task.cancel()
+                held.cancel()
         for task in self._work.values():
             task.cancel()
 
@@ -374,36 +350,62 @@ class Connection(asyncio.Protocol):
         self._held[held] = None
         self._under_way += not request.waits
         self._large += request.large
+        ahead = None
         if reply is None:
             self._numbered[number] = held
-        tell(task, partial(self._done, held))
+            if type(request) in self.listener.foretold:
+                ahead = partial(self._foretell, held)
+        tell(task, partial(self._done, held), ahead)
+
+    def _foretell(self, held: Held, given: object) -> None:
+        """Send the answer ahead of the coroutines that lead to it, if it is known already: they go
+        on when it is on its way."""
+        if self._line or self._closing or held.abandoned:
+            return
+        request, face = held.request, held.face
+        answer = request.foretold(face, given)
+        if answer is not None:
+            held.told = True
+            if (sent := self._write(request, face, answer, self._out)) is not None:
+                self._unsent.append(sent)
+            self._flush()
 
     def _done(self, held: Held, answer: Answer | Refusal, error: BaseException | None) -> None:
         """It has come to its end, in this very step."""
-        request, number = held.request, held.request.req_id
+        request = held.request
         del self._held[held]
-        self._under_way -= not request.waits
-        self._large -= request.large
-        if self._numbered.get(number) is held:
-            del self._numbered[number]
+        if not request.waits:
+            self._under_way -= 1
+        if request.large:
+            self._large -= 1
+        if self._numbered.get(request.req_id) is held:
+            del self._numbered[request.req_id]
         if error is not None:
             answer = self._refusal(request, error)
         elif request.audited:
             self._audit(request)
-        if self._lost or held.abandoned:
+        if held.told:
+            self._heard = self.listener.now()
+        elif self._lost or held.abandoned:
             if isinstance(answer, Answer):
                 self.listener.take_back(request, held.face, answer)
         else:
             self._heard = self.listener.now()
-            if held.reply is not None:
-                self._fill(held.reply, request, held.face, answer)
-                self._move_up()
-            else:
-                self._reply(request, held.face, answer, number)
-            if self._held:
-                self._flush_soon()  # they may end in the same turn
-            else:
+            if held.reply is None and not self._line and not self._held and not self._closing:
+                # Nothing is ahead of it, and nothing else can end in this turn: it leaves now.
+                if (sent := self._write(request, held.face, answer, self._out)) is not None:
+                    self._unsent.append(sent)
                 self._flush()
+            else:
+                if held.reply is not None:
+                    self._fill(held.reply, request, held.face, answer)
+                    self._move_up()
+                else:
+                    self._reply(request, held.face, answer, request.req_id)
+                if self._held:
+                    self._flush_soon()  # they may end in the same turn
+                else:
+                    self._flush()
         if not self._reading and not self._working:
             self._working = True
             self._loop.call_soon(self._take)
@@ -412,7 +414,7 @@ class Connection(asyncio.Protocol):
 
     def abandon(self, number: ReqId) -> bool:
         held = self._numbered.get(number)
-        if held is None or held.abandoned:
+        if held is None or held.abandoned or held.told:
             return False
         held.abandoned = True
         assert held.task is not None
@@ -465,12 +467,14 @@ class Connection(asyncio.Protocol):
             if self._frames.lines:
                 face.encode_into(answer, out, -1)
                 out += b"\n"
+                size = len(out) - at
             else:
-                out += _NO_LENGTH
-                face.encode_into(answer, out, -1)
-                out[at : at + HEADER] = (len(out) - at - HEADER).to_bytes(HEADER, "big")
-            if len(out) - at > face.frame_limit + HEADER:
-                raise _TooLarge(len(out) - at)
+                begin = at + HEADER
+                face.encode_into(answer, out, begin)
+                size = len(out) - begin
+                out[at:begin] = size.to_bytes(HEADER, "big")
+            if size > face.frame_limit:
+                raise _TooLarge(size)
         except (_TooLarge, ValueError, OverflowError, TypeError) as error:
             del out[at:]
             return self._write(None, face, self._instead(request, face, answer, error), out)

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
+from penstock.stores.prompt import Prompt
+
 T = TypeVar("T")
 Over = Callable[[Any, BaseException | None], None]
 
@@ -29,57 +31,66 @@ def begin(call: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
     return asyncio.get_running_loop().create_task(_Rest(call, awaited))
 
 
-def tell(task: "asyncio.Task[Any]", over: Over) -> None:
+def tell(task: "asyncio.Task[Any]", over: Over, ahead: Callable[[Any], None] | None = None) -> None:
     """Have `over` hear how a task that `begin` made ends, in its last step: a turn of the loop before
     the callbacks of the task. It is told (answer, None), or (None, what was raised); the task itself
-    answers nothing then."""
+    answers nothing then. `ahead` hears what the call waits for, before it goes on with it, if it
+    waits for work; to be said in the turn in which the task was made."""
     rest = task.get_coro()
     assert isinstance(rest, _Rest)
     rest.over = over
+    if ahead is not None and isinstance(rest.awaited, Prompt):
+        rest.awaited.ahead = ahead
 
 
 class _Rest(Coroutine[Any, Any, T]):
     """A coroutine that has made its first step, and waits for what that gave."""
 
-    __slots__ = ("_awaited", "_call", "_told", "over")
+    __slots__ = ("_call", "_told", "awaited", "over")
 
     def __init__(self, call: Coroutine[Any, Any, T], awaited: Any) -> None:
         self._call = call
-        self._awaited = awaited
+        self.awaited = awaited
         self._told = False  # whether the task knows what it waits for
         self.over: Over | None = None
 
     def send(self, value: Any) -> Any:
-        return self._step(self._call.send, value) if self._told else self._tell()
+        if not self._told:
+            return self._tell()
+        try:
+            return self._call.send(value)
+        except BaseException as end:  # noqa: BLE001 - told to whoever wants to know
+            return self._ended(end)
 
     def _tell(self) -> Any:
         self._told = True
-        awaited, self._awaited = self._awaited, None
+        awaited, self.awaited = self.awaited, None
         if awaited is not None:
             awaited._asyncio_future_blocking = True
         return awaited
 
-    def _step(self, make: Callable[..., Any], *said: Any) -> Any:
-        if self.over is None:
-            return make(*said)
-        try:
-            return make(*said)
-        except BaseException as end:  # noqa: BLE001 - told to whoever wants to know
-            over, self.over = self.over, None  # it knows our task: nothing is to keep itself alive
-            if isinstance(end, StopIteration):
-                over(end.value, None)
-            else:
-                over(None, end)
-            raise StopIteration from None
+    def _ended(self, end: BaseException) -> Any:
+        over = self.over
+        if over is None:
+            raise end
+        self.over = None  # it knows our task: nothing is to keep itself alive
+        if type(end) is StopIteration:
+            over(end.value, None)
+        else:
+            over(None, end)
+        raise StopIteration from None
 
     def throw(self, *error: Any) -> Any:
-        if not self._told and self._awaited is not None and self._awaited.cancel():
+        if not self._told and self.awaited is not None and self.awaited.cancel():
             # The task was cancelled before it knew what it waits for. Had it known, that would
             # have been cancelled first, and the call been told by it.
             return self._tell()
         self._told = True
-        self._awaited = None
-        return self._step(self._call.throw, *error)
+        self.awaited = None
+        try:
+            return self._call.throw(*error)
+        except BaseException as end:  # noqa: BLE001 - told to whoever wants to know
+            return self._ended(end)
 
     def close(self) -> None:
         self._call.close()

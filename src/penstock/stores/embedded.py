@@ -5,6 +5,7 @@ applies it in its turn.
 """
 
 import os
+from array import array
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from penstock.model import checks
 from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
 from penstock.model.job import (
-    DEFAULT_OPTIONS,
     Codec,
     Job,
     JobError,
@@ -34,6 +34,7 @@ from penstock.model.payload import check_json, digest
 from penstock.model.policy import BULK_DEADLINE_MS, DEFAULT_CAPS, Bounds, Caps, QueueConfig
 from penstock.model.schedule import CronSpec, config_hash, instant_key, keep_key_ms, plan
 from penstock.model.store import (
+    UNNUMBERED,
     Ack,
     Acked,
     BulkInfo,
@@ -43,6 +44,7 @@ from penstock.model.store import (
     Extended,
     Failed,
     Health,
+    Number,
     Page,
     Pushed,
     QueueInfo,
@@ -63,7 +65,7 @@ class EmbeddedStore(Store):
     def __init__(self, engine: Engine, scheme: str) -> None:
         self.engine = engine
         self._scheme = scheme
-        self._right = DEFAULT_OPTIONS  # found right by the last push: most have the same
+        self._door = checks.Door()
 
     @classmethod
     def in_memory(
@@ -104,20 +106,13 @@ class EmbeddedStore(Store):
         part: str = "",
         durability: Durability | None = None,
     ) -> Pushed:
-        checks.check_push(
-            tenant, runs, producer, sequence, bulk, part, durability, content, right=self._right
-        )
-        self._right = runs[0].options[0]
+        self._door.check_push(tenant, runs, producer, sequence, bulk, part, durability, content)
         engine = self.engine
         keeper = engine.keeper
         level = None
         if keeper is not None or durability is not None:
             level = engine.admit(durability, sum([len(run.data) for run in runs]))
-        if len(runs) == 1:
-            run = runs[0]
-            loads = [load_of(run, *engine.payloads.add(f"{tenant}/{run.queue}", run.data))]
-        else:
-            loads = [self._load(tenant, run) for run in runs]
+        loads = [self._load(tenant, run) for run in runs]
         command = c.Push(tenant=tenant, loads=loads)
         if producer is not None:
             command.producer = producer
@@ -128,6 +123,35 @@ class EmbeddedStore(Store):
         if keeper is None:
             return engine.put(command, loads)  # type: ignore[no-any-return]
         return await engine.do_loads(command, loads, level)  # type: ignore[no-any-return]
+
+    async def push_one(
+        self,
+        tenant: str,
+        queue: str,
+        payload: bytes,
+        options: tuple[JobOptions, ...],
+        number: Number = UNNUMBERED,
+    ) -> int:
+        producer, sequence, content = number
+        if not self._door.knows(tenant, queue, payload, options, producer, sequence, content):
+            return await super().push_one(tenant, queue, payload, options, number)
+        engine = self.engine
+        keeper = engine.keeper
+        if keeper is not None:
+            engine.admit(None, len(payload))
+        chunk, start = engine.payloads.add(f"{tenant}/{queue}", payload)
+        ends = array("I", (len(payload),))
+        load = c.Load(queue=queue, chunk=chunk, start=start, ends=ends, options=options)
+        command = c.Push(tenant=tenant, loads=(load,))
+        if producer is not None:
+            command.producer = producer
+            command.sequence = sequence or 0
+            command.content = content or b""
+        if keeper is None:
+            pushed = engine.put(command, (load,))
+        else:
+            pushed = await engine.do_loads(command, (load,))
+        return pushed.runs[0].first  # type: ignore[no-any-return]
 
     def _load(self, tenant: str, run: Run) -> c.Load:
         return load_of(run, *self.engine.payloads.add(f"{tenant}/{run.queue}", run.data))

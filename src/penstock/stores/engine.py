@@ -130,6 +130,14 @@ class Engine:
             keeper.note(now, elapsed, command, outcome, max(level or WRITTEN, self._least(keeper)))
         return outcome
 
+    def serve(self, claim: c.Claim) -> Any:
+        """A claim that waits, within the turn that may have something for it and at its instant."""
+        if self.keeper is not None:
+            return self.step(claim)
+        kernel = self.kernel
+        kernel.position += 1
+        return kernel.apply(claim, kernel.now, kernel.elapsed)
+
     def _note_time(self, keeper: Keeper, now: int, elapsed: int, due: bool) -> None:
         """The command changed nothing; the passing of time before it may have."""
         if due:
@@ -148,7 +156,7 @@ class Engine:
             if kernel.ends:
                 self.ends.wake()
             if kernel.events:
-                self.telling.pass_on()
+                self.telling.take()
             if kernel.stirred:
                 self.claims.serve()
         if kernel.freed:
@@ -160,6 +168,8 @@ class Engine:
             self.arm()
         if self.claims.served:
             self.claims.hand_over()
+        if self.telling.untold:
+            self.telling.pass_on()
 
     def look(self) -> Kernel:
         """The kernel, brought to the present, for reading."""

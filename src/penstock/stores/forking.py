@@ -24,6 +24,12 @@ class Holder(Protocol):
         ...
 
 
+class Connected(Protocol):
+    def forked(self) -> None:
+        """In a child: what is connected is the parent's; connect anew."""
+        ...
+
+
 class Inherited(Protocol):
     def disown(self, parent: int) -> None:
         """In a child of that process: be neither used nor closed any more."""
@@ -31,6 +37,7 @@ class Inherited(Protocol):
 
 
 _holders: Final["WeakSet[Holder]"] = WeakSet()
+_connected: Final["WeakSet[Connected]"] = WeakSet()
 _stores: Final["WeakSet[Inherited]"] = WeakSet()
 
 
@@ -39,9 +46,20 @@ def not_for_children(holder: Holder) -> None:
     _holders.add(holder)
 
 
+def connects_anew(store: Connected) -> None:
+    """From now on it is told in every child that it is there: it need not ask the system at each
+    of its calls which process it is in."""
+    _connected.add(store)
+
+
 def stays_with_the_parent(store: Inherited) -> None:
     """From now on it is disowned in every child."""
     _stores.add(store)
+
+
+def _connect_in_child() -> None:
+    for store in list(_connected):
+        store.forked()
 
 
 def _disown_in_child() -> None:
@@ -68,4 +86,5 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+os.register_at_fork(after_in_child=_connect_in_child)
 os.register_at_fork(after_in_child=_disown_in_child)

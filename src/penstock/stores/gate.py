@@ -5,15 +5,15 @@ All its transports share one gate, so that one word shuts them all.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from functools import partial
+import types
+from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, Final
 
 from penstock.model.job import Lease
 from penstock.model.lifecycle import State
-from penstock.model.resuming import Step, resumed
+from penstock.model.resuming import resumed
 from penstock.model.store import Store
-from penstock.model.wrapper import FREQUENT, Wrapper
+from penstock.model.wrapper import FREQUENT, PUSH_ONE, Wrapper
 
 LOOK_S: Final = 0.05  # how often we look whether anything is still active
 
@@ -22,9 +22,9 @@ class Gate(Wrapper):
     def __init__(self, store: Store) -> None:
         self._inner = store
         self._shut = False
-        self._waiting: set[_Wait] = set()
+        self._waiting: dict[asyncio.Future[Any] | None, None] = {}  # what claims wait for
         self._claimed: set[tuple[str, str]] = set()  # (tenant, queue) that claims were served from
-        for name in FREQUENT:  # without a stop here
+        for name in (*FREQUENT, PUSH_ONE):  # without a stop here
             setattr(self, name, getattr(store, name))
 
     @property
@@ -34,9 +34,9 @@ class Gate(Wrapper):
     def shut(self) -> None:
         """From now on claims find nothing, and those that wait are told so."""
         self._shut = True
-        for wait in list(self._waiting):
-            if wait.awaited is not None:
-                wait.awaited.cancel()
+        for awaited in list(self._waiting):
+            if awaited is not None:
+                awaited.cancel()
 
     async def idle(self, within_s: float) -> bool:
         """Wait until nothing is active in the queues that were claimed from here.
@@ -84,35 +84,40 @@ class Gate(Wrapper):
             self._claimed.add((tenant, lease.queue))
         return lease
 
-    async def _unless_shut(self, call: Coroutine[Any, Any, Lease | None]) -> Lease | None:
+    @types.coroutine
+    def _unless_shut(
+        self, call: Coroutine[Any, Any, Lease | None]
+    ) -> Generator[Any, Any, Lease | None]:
         """The claim, in the caller's own task: another one would cost each job that is waited for
-        a turn of the loop."""
-        wait = _Wait()
+        a turn of the loop. What it waits for first is a job, and it is that which it stops to wait
+        for when the gate is shut."""
         try:
-            awaited = wait.make(partial(call.send, None))
+            awaited = call.send(None)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        self._waiting.add(wait)
+        self._waiting[awaited] = None
         try:
-            return await resumed(call, awaited, wait.make)
+            yield awaited
+        except GeneratorExit:
+            call.close()
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it waited for ended with
+            return (yield from self._without(call, error))
+        finally:
+            self._waiting.pop(awaited, None)
+        return (yield from call.__await__())
+
+    def _without(
+        self, call: Coroutine[Any, Any, Lease | None], error: BaseException
+    ) -> Generator[Any, Any, Lease | None]:
+        """The rest of a claim whose wait has failed, or was given up."""
+        try:
+            awaited = call.throw(error)
+            return (yield from resumed(call, awaited, lambda step: step()))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if self._shut and (caller is None or not caller.cancelling()):
                 return None
             raise
-        finally:
-            self._waiting.discard(wait)
-
-
-class _Wait:
-    """What a claim waits for at present."""
-
-    __slots__ = ("awaited",)
-
-    def __init__(self) -> None:
-        self.awaited: asyncio.Future[Any] | None = None
-
-    def make(self, step: Step) -> "asyncio.Future[Any] | None":
-        self.awaited = None
-        self.awaited = step()
-        return self.awaited

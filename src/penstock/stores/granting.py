@@ -4,17 +4,19 @@ Jobs may change, and their payloads go, as soon as the next command is applied; 
 everything about the jobs but the bytes, and says in which chunks those lie.
 """
 
+from typing import Any
+
 import msgspec
 
 from penstock.kernel import read
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.leases import LeaseRecord
 from penstock.model.job import ClaimedRun, Lease
+from penstock.protocol.runs import ClaimedJobs
 from penstock.stores.payloads import Chunks, piece
 
 
 class Grant(msgspec.Struct):
-    tenant: str
     token: str
     queue: str
     expires_at: int
@@ -26,11 +28,41 @@ class Grant(msgspec.Struct):
 
 def grant_of(kernel: Kernel, record: LeaseRecord) -> Grant:
     return Grant(
-        record.queue.tenant.name,
         record.token,
         record.queue.name,
         kernel.now + record.expires - kernel.elapsed,
-        [cut for held in record.runs for cut in read.cuts(held)],
+        read.cuts(record.runs[0])
+        if len(record.runs) == 1
+        else [cut for held in record.runs for cut in read.cuts(held)],
+    )
+
+
+def lease_at_once(kernel: Kernel, record: LeaseRecord, chunks: Chunks) -> Lease:
+    """The lease itself, where nothing has to become safe and every payload is in memory."""
+    runs = record.runs
+    held = runs[0]
+    block, offset = held.block, held.lo
+    if len(runs) > 1 or held.hi - offset > 1 or block.sides or block.commits or block.due_ms:
+        return lease_of(grant_of(kernel, record), chunks)
+    # One plain job, as an idle worker is given: `read.cuts` says what this means.
+    chunk, begin, end = block.pushed_place(offset)
+    created_at = block.created_ms[-1]
+    if offset < block.created_pos[-1]:  # not of the newest
+        created_at = block.created_at(offset)
+    run: Any = ClaimedJobs(  # packed, as it may have to travel: it is a ClaimedRun for everybody
+        first=block.base + offset,
+        span=1,
+        data=bytes(chunks[chunk][begin:end]),
+        packed_ends=(end - begin).to_bytes(4, "little"),
+        options=(block.options[block.opts[offset]],),
+        created_at=created_at,
+        run_at=created_at,
+    )
+    return Lease(
+        token=record.token,
+        queue=record.queue.name,
+        expires_at=kernel.now + record.expires - kernel.elapsed,
+        runs=(run,),
     )
 
 
@@ -49,8 +81,10 @@ def chunks_of(grant: Grant) -> list[int]:
 def lease_of(grant: Grant, chunks: Chunks) -> Lease:
     runs = []
     for cut in grant.cuts:
-        if cut.stretch is not None:
-            data, ends = piece(chunks, cut.stretch), cut.ends
+        stretch = cut.stretch
+        if stretch is not None:
+            chunk, begin, end = stretch
+            data, ends = bytes(chunks[chunk][begin:end]), cut.ends
         else:
             assert cut.places is not None
             pieces = [piece(chunks, place) for place in cut.places]

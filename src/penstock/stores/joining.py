@@ -24,6 +24,34 @@ MOST_BYTES: Final = 4 << 20  # of payloads that travel together
 Item = tuple[Run, "asyncio.Future[Pushed]"]
 
 
+def is_plain(runs: Sequence[Run]) -> bool:
+    """Whether a push is of one run of jobs that differ in nothing but their payload.
+
+    Whatever else may be wrong with such a run is told by the server in the same words, so that a
+    loop of single pushes does not pay twice for being looked at.
+    """
+    if type(runs) not in (list, tuple) or len(runs) != 1:
+        return False
+    run = runs[0]
+    return (
+        type(run) is Run
+        and type(run.queue) is str
+        and type(run.data) is bytes
+        and type(run.ends) is array
+        and run.ends.typecode == "I"
+        and type(run.options) is tuple
+        and len(run.options) == 1
+        and run.option_of is None
+        and run.delay_ms is None
+        and run.run_at is None
+        and run.keys is None
+        and run.more_keys is None
+        and run.groups is None
+        and run.headers is None
+        and run.depends_on is None
+    )
+
+
 def joinable(run: Run) -> bool:
     """Whether a plain run may be put behind another: its ends are those of its data."""
     ends = run.ends
@@ -57,7 +85,7 @@ class Parcel:
                 future.set_result(Pushed((PushedRun(first, count),)))
             first += count
 
-    def settle(self, answer: RunPushed) -> bool:
+    def settle(self, answer: RunPushed, outside: bool = False) -> bool:
         """See `Prompt`."""
         self.set_result(answer)
         return True
@@ -80,12 +108,9 @@ class Joined:
         self.loop = loop
         self._send = send
         self._named = named
-        self._groups: dict[tuple[str, str, JobOptions], list[Item]] = {}
+        # What waits for the end of the turn.
+        self.groups: dict[tuple[str, str, JobOptions], list[Item]] = {}
         self._last: tuple[str, str, JobOptions, list[Item]] | None = None  # the newest group
-
-    def __bool__(self) -> bool:
-        """Whether anything waits for the end of the turn."""
-        return bool(self._groups)
 
     def push(self, tenant: str, run: Run) -> "asyncio.Future[Pushed]":
         """Have these jobs pushed with whatever is like them in this turn."""
@@ -94,16 +119,16 @@ class Joined:
         if last and last[2] is options and last[1] == run.queue and last[0] == tenant:
             last[3].append((run, future))
             return future
-        if not self._groups:
+        if not self.groups:
             self.loop.call_soon(self.flush)
-        group = self._groups.setdefault((tenant, run.queue, options), [])
+        group = self.groups.setdefault((tenant, run.queue, options), [])
         self._last = (tenant, run.queue, options, group)
         group.append((run, future))
         return future
 
     def flush(self) -> None:
         """Send what has gathered: at the end of the turn, or before something that came later."""
-        groups, self._groups, self._last = self._groups, {}, None
+        groups, self.groups, self._last = self.groups, {}, None
         for (tenant, _, _), items in groups.items():
             if len(items) == 1:
                 if not items[0][1].done():

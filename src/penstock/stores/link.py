@@ -12,7 +12,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import Any, Final
 
 import msgspec
@@ -23,28 +22,28 @@ from penstock.model.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.model.version import __version__
+from penstock.model.job import JobOptions
 from penstock.protocol.command import Answer, Request
-from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, BadFrame, Frames, Message
+from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, Message
 from penstock.protocol.hearing import HEAD, TOLD, decoder_of, error_of, refused
-from penstock.protocol.native import Abandon, Hello, Ping, Welcome
+from penstock.protocol.native import Abandon, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
-from penstock.protocol.native_push import PushRun
-from penstock.stores.again import Again
+from penstock.protocol.native_push import PushRun, RunPushed
+from penstock.stores.connecting import Connecting
 from penstock.stores.joining import Joined, Parcel
 from penstock.stores.prompt import Prompt
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
-from penstock.stores.wire import Entry, Wire
+from penstock.stores.wire import Entry, encode_into, framed, put_size
 
 PUSHES: Final = 512  # in flight: fewer than the answers that a producer is remembered by
 SPARE: Final = 100  # requests that we never use for calls, so that one can always be given up
-CONNECT_S: Final = 5.0  # for one attempt
 SILENCE_S: Final = 15.0  # without a word while something is awaited: we ask; twice that: it is lost
+GIVEN_UP_S: Final = 1.0  # how long a store that is closed waits to hear of what was given up
 LARGE: Final = 64 << 10  # bytes of a frame that is worth a call of the system by itself
 REPEATS: Final = 5  # of one request: after that many lost answers it may be what ends the server
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
+_decode_pushed: Final = decoder_of(RunPushed).decode
 
 log: Final = logging.getLogger("penstock.remote")
 
@@ -53,7 +52,7 @@ class Lost(Unavailable):
     """The connection ended before an answer came that cannot be asked for again."""
 
 
-class Link:
+class Link(Connecting):
     def __init__(
         self,
         target: Target,
@@ -62,79 +61,107 @@ class Link:
         before: Callable[[], Awaitable[str]] | None = None,
         keep: bool = False,
     ) -> None:
-        self.target = target
-        self.loop = loop
-        self.pid = os.getpid()
+        super().__init__(target, loop, before, keep)
         self.producer = f"remote/{os.urandom(12).hex()}"  # of pushes that name none
-        self.welcome: Welcome | None = None  # unset until first connected
         self._patience_s = patience_s
-        self._before = before  # done before each attempt to connect; says whom we look for
-        self._keep = keep  # connected, also while nobody waits
         self.joined = Joined(loop, self._submit_joined, self.number)
         self._sequence = 0
-        # Our own, so that no caller's seed makes two pushes alike; nothing has to be kept secret.
-        self._bits = Random().getrandbits  # noqa: S311
+        self._content = os.urandom(16)  # with a number of ours it stands for one push
         self._number = 0
-        self._wire: Wire | None = None
-        self._frames = Frames(LARGEST)
-        self._ready = False
-        self._was_lost = False
         self._stuck = False
-        self._closed = False
         self._backlog: deque[Entry] = deque()  # not sent
         self._out: list[Entry] = []  # sent at the end of this turn
         self._pending: dict[int, Entry] = {}  # sent, or about to be
         self._pushes = 0  # among those
-        self._most = PUSHES  # in flight; the server says how many
+        self._most = PUSHES  # in flight; the server says how many …
+        self._limit = KNOWN_LIMIT  # … and how many bytes one of them may have
         self._flushing = False
+        self._given_up: dict[asyncio.Future[Any], None] = {}  # of what we ask to be given up
         self._watchers: dict[int, Watcher] = {}
-        self._connecting: asyncio.Task[None] | None = None
-        self._attempting = asyncio.Lock()
-        self._greeting: asyncio.Future[Message] | None = None
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._listen_at = 0.0  # when it is due
 
     # -- requests --------------------------------------------------------------------------------
 
-    @property
     def busy(self) -> bool:
         """Whether a push may wait for company until this turn ends: one that nothing is ahead of
         goes out at once, as nobody gains if it waits."""
-        return bool(self._pending) or bool(self.joined) or not self._ready
+        if self._pending or self.joined.groups:
+            return True
+        return not self._ready
 
     def number(self, push: PushRun) -> None:
         """Give a push that names no producer a number of ours: repeated, it is no duplicate."""
-        self._sequence += 1
-        push.producer, push.sequence = self.producer, self._sequence
-        # What we repeat are the very same bytes, so that nobody has to read them to know it.
-        push.content = self._bits(128).to_bytes(16, "big")
+        self._sequence = push.sequence = self._sequence + 1
+        push.producer = self.producer
+        # What we repeat are the very same bytes, so that nobody has to read them to know it: no
+        # number is given twice.
+        push.content = self._content
+
+    def push_at_once(
+        self, tenant: str, queue: str, payload: bytes, options: tuple[JobOptions, ...]
+    ) -> "Prompt[RunPushed] | None":
+        """Have one plain job pushed, if nothing is ahead of it; None: something is, or there is no
+        connection, and nothing was done.
+
+        All that `number`, `submit` and what follows would do to such a push, in one step: a caller
+        at rest waits for each function that is touched. What the answer needs is made when the
+        frame is out.
+        """
+        if (
+            self._pending
+            or self._backlog
+            or self._stuck
+            or not self._ready
+            or self.joined.groups
+            or (transport := self._wire.transport).is_closing()  # type: ignore[union-attr]
+        ):
+            return None
+        self._sequence = sequence = self._sequence + 1
+        self._number = number = self._number + 1
+        frame = bytearray(HEADER)
+        request = PushRun(
+            tenant=tenant,
+            queue=queue,
+            payloads=[payload],
+            options=options[0],
+            producer=self.producer,
+            sequence=sequence,
+            content=self._content,
+            req_id=number,
+        )
+        encode_into(request, frame, HEADER)
+        size = len(frame) - HEADER
+        if size > self._limit:
+            raise self._too_large(size)
+        put_size(frame, 0, size)
+        transport.write(frame)
+        future: Prompt[RunPushed] = Prompt(loop=self.loop)
+        self._pending[number] = Entry(number, frame, _decode_pushed, future, True, True, True)
+        self._pushes = 1
+        return future
+
+    def _too_large(self, size: int) -> BatchTooLarge:
+        return BatchTooLarge(f"{size} bytes in one call; at most {self._limit}", "runs")
 
     async def ask(self, request: Request, *, repeat: bool = False, push: bool = False) -> Any:
         """The answer. Raises what the server raised."""
         entry = self.submit(request, repeat=repeat, push=push)
         return await entry.future
 
-    async def ask_waiting(
-        self,
-        request: Request,
-        late: Callable[[Answer], None] | None = None,
-        *,
-        repeat: bool = False,
-    ) -> Any:
-        """The same for a request that may wait long. Cancelled, it is given up on the other side,
-        and `late` is told if it had been answered by then."""
+    async def ask_waiting(self, request: Request, *, repeat: bool = False) -> Any:
+        """The same for a request that may wait long. Cancelled, it is given up on the other side."""
         entry = self.submit(request, repeat=repeat)
-        entry.late = late
         try:
             return await entry.future
         except asyncio.CancelledError:
-            self._give_up(entry)
+            self.give_up(entry)
             raise
 
     def submit(self, request: Request, *, repeat: bool = False, push: bool = False) -> Entry:
         """Have it sent as soon as it can be, in order."""
-        if self.joined:
+        if self.joined.groups:
             self.joined.flush()  # what came before goes before
         return self._submit(request, Prompt(loop=self.loop), repeat, push)
 
@@ -142,7 +169,9 @@ class Link:
         if self._closed:
             raise Unavailable("the store is closed")
         entry = self._entry(request, future, repeat, push)
-        if self._backlog or not self._may_send(entry):
+        # Mostly nothing is ahead of it, and nothing has to be counted.
+        free = self._ready and not self._stuck and not self._pending
+        if self._backlog or not (free or self._may_send(entry)):
             self._backlog.append(entry)
             if not self._ready:
                 entry.until = self.loop.time() + self._patience_s
@@ -157,15 +186,9 @@ class Link:
             self._write_out()  # this is the end of the turn already
 
     def _entry(self, request: Request, future: Any, repeat: bool, push: bool) -> Entry:
-        self._number += 1
-        request.req_id = self._number
-        frame = bytearray(HEADER)
-        _ENCODER.encode_into(request, frame, HEADER)
-        size = len(frame) - HEADER
-        if size > LARGEST:
-            raise BatchTooLarge(f"{size} bytes in one call; push in smaller batches", "runs")
-        frame[:HEADER] = size.to_bytes(HEADER, "big")
-        return Entry(self._number, frame, request.answer, future, repeat, push)
+        self._number = number = request.req_id = self._number + 1
+        decode = decoder_of(request.answer).decode
+        return Entry(number, framed(request), decode, future, repeat, push)
 
     def _may_send(self, entry: Entry) -> bool:
         return (
@@ -176,19 +199,27 @@ class Link:
         )
 
     def _send(self, entry: Entry) -> None:
-        assert entry.frame is not None
-        limit = KNOWN_LIMIT if self.welcome is None else self.welcome.frame
-        if len(entry.frame) - HEADER > limit:
-            size = len(entry.frame) - HEADER
-            _fail(entry, BatchTooLarge(f"{size} bytes in one call; at most {limit}", "runs"))
+        frame = entry.frame
+        assert frame is not None and self._wire is not None
+        transport = self._wire.transport
+        size = len(frame) - HEADER
+        if size > self._limit:
+            _fail(entry, self._too_large(size))
+            return
+        if not self._pending and not transport.is_closing():
+            # There is nothing to join it with, and a lone caller pays for no turn but its own.
+            transport.write(frame)
+            self._pending[entry.number] = entry
+            self._pushes += entry.push
+            entry.sent = True
+            if not entry.repeat:
+                entry.frame = None
             return
         self._pending[entry.number] = entry
         self._pushes += entry.push
         self._out.append(entry)
-        if len(self._pending) == 1 or len(entry.frame) >= LARGE:
-            # There is nothing to join it with, and a lone caller pays for no turn but its own; or to
-            # join it would cost more than to send it.
-            self._write_out()
+        if size >= LARGE:
+            self._write_out()  # to join it would cost more than to send it
         elif not self._flushing:
             # What is asked in one turn goes out together at its end.
             self._flushing = True
@@ -223,8 +254,9 @@ class Link:
             else:
                 return
 
-    def _give_up(self, entry: Entry) -> None:
-        """Nobody waits for this any more."""
+    def give_up(self, entry: Entry) -> None:
+        """Nobody waits for this any more: it is given up on the other side, and `late` is told if it
+        had been answered by then."""
         future = entry.future
         if not future.cancelled():
             # Answered in the instant in which it was cancelled.
@@ -240,8 +272,10 @@ class Link:
         if self._ready:
             future = Prompt(loop=self.loop)
             asked = self._entry(Abandon(request=entry.number), future, False, False)
-            asked.future.add_done_callback(_ignore)
-            asked.future.add_done_callback(lambda _: self._make_room(entry))
+            self._given_up[future] = None
+            future.add_done_callback(_ignore)
+            future.add_done_callback(lambda _: self._make_room(entry))
+            future.add_done_callback(self._given_up.pop)
             self._send(asked)
 
     def _make_room(self, entry: Entry) -> None:
@@ -260,7 +294,7 @@ class Link:
     # -- watching --------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher, request: Watch) -> None:
-        if self.joined:
+        if self.joined.groups:
             self.joined.flush()  # its request has the number behind its name: see _end_watchers
         self._number += 1
         name = request.watch = self._number
@@ -297,29 +331,33 @@ class Link:
 
     # -- what comes ------------------------------------------------------------------------------
 
-    def received(self, data: bytes) -> None:
-        self._heard = self.loop.time()
-        frames = self._frames
-        try:
-            message = frames.feed_alone(data)
-            if message is not None:
-                self._hear(message)
+    def hear(self, message: Message) -> None:
+        """One message. While one request is in flight it is taken for the answer to that, without
+        looking first whose it is, and looked at again if it is anything else."""
+        pending = self._pending
+        if len(pending) == 1:
+            (entry,) = pending.values()
+            future = entry.future
+            try:
+                answer = entry.decode(message)
+            except msgspec.ValidationError:
+                pass
             else:
-                while (message := frames.take()) is not None:
-                    self._hear(message)
-        except (BadFrame, msgspec.MsgspecError) as error:
-            if self._greeting is not None and not self._greeting.done():
-                self._greeting.set_exception(
-                    Unavailable(f"{self.target} answers otherwise: {error}")
-                )
-            self._drop()
-            return
+                if answer.req_id == entry.number and answer.ok and not future.done():
+                    pending.clear()
+                    self._pushes = 0
+                    if not future.settle(answer, True) and entry.late is not None:
+                        entry.late(answer)
+                    return
+        self._hear(message)
+
+    def heard_all(self) -> None:
+        """All that came has been dealt with."""
+        self._heard = self.loop.time()  # now: whoever waited has waited long enough
         if self._backlog:
             self._pump()
 
     def _hear(self, message: Message) -> None:
-        if len(self._pending) == 1 and self._greeting is None and self._hear_only(message):
-            return
         head = HEAD.decode(message)
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_result(message)
@@ -336,25 +374,9 @@ class Link:
             if not future.done():
                 future.set_exception(refused(message))
         elif not future.done():
-            future.set_result(decoder_of(entry.answer).decode(message))
+            future.set_result(entry.decode(message))
         elif entry.late is not None:
-            entry.late(decoder_of(entry.answer).decode(message))
-
-    def _hear_only(self, message: Message) -> bool:
-        """Take it for the answer to the one request that is in flight, without looking first whose
-        it is; False if it is anything else."""
-        (entry,) = self._pending.values()
-        try:
-            answer = decoder_of(entry.answer).decode(message)
-        except msgspec.ValidationError:
-            return False
-        if answer.req_id != entry.number or answer.ok is not True or entry.future.done():
-            return False
-        self._pending.clear()
-        self._pushes -= entry.push
-        if not entry.future.settle(answer) and entry.late is not None:
-            entry.late(answer)
-        return True
+            entry.late(entry.decode(message))
 
     def _told(self, message: Message) -> None:
         told = TOLD.decode(message)
@@ -367,96 +389,11 @@ class Link:
             del self._watchers[told.watch]
             watcher.end(error_of(told.code, told.error) if told.code else None)
 
-    # -- connecting ------------------------------------------------------------------------------
-
-    async def connect(self) -> None:
-        """Connect at once, or raise: for whoever wants to know now."""
-        await self._attempt()
-
-    def _connect_if_wanted(self) -> None:
-        if self._connecting is None and not self._closed and not self._ready:
-            self._connecting = self.loop.create_task(self._connect())
-
-    async def _connect(self) -> None:
-        """Try until it works. Whoever has waited for as long as our patience goes is told why, and
-        when nobody is left who waits, or has to be connected, we stop."""
-        again = Again(self.loop.time)
-        try:
-            while not self._ready:
-                again.begin()
-                try:
-                    await self._attempt()
-                except Unavailable as error:
-                    left = self._refuse_late(error)
-                    if left is None and not self._keep:
-                        return
-                    pause_s = again.pause_s()
-                    await asyncio.sleep(pause_s if left is None else min(pause_s, left))
-        except PenstockError as error:  # it does not let us in: asking again is no use
-            self._refuse_all(error)
-        except Exception as error:
-            self._refuse_all(Unavailable(f"{self.target} cannot be reached: {error!r}"))
-            raise
-        finally:
-            self._connecting = None
-
-    async def _attempt(self) -> None:
-        """Connect, or raise. One attempt at a time: who comes second may find it done."""
-        async with self._attempting:
-            if self._ready:
-                return
-            said = "" if self._before is None else await self._before()
-            try:
-                self.welcome = await self._greeted()
-            except OSError as error:
-                self._drop()
-                why = f"{self.target} cannot be reached: {_why(error)}"
-                raise Unavailable(f"{said}; {why}" if said else why) from error
-            except BaseException:
-                self._drop()
-                raise
-            finally:
-                self._greeting = None
-            self._begin(self.welcome)
-            if self._was_lost:
-                self._was_lost = False
-                log.info("%s answers again", self.target)
-
-    async def _greeted(self) -> Welcome:
-        """Make a connection, and say who we are."""
-        target, loop = self.target, self.loop
-        self._frames = Frames(LARGEST)
-        greeting: asyncio.Future[Message] = loop.create_future()
-        async with asyncio.timeout(CONNECT_S):
-            wire: Wire
-            if target.path:
-                _, wire = await loop.create_unix_connection(lambda: Wire(self), target.path)
-            else:
-                _, wire = await loop.create_connection(lambda: Wire(self), target.host, target.port)
-            if wire.gone.done():
-                raise Unavailable(f"{target} ended the connection as soon as it was made")
-            self._wire = wire
-            self._greeting = greeting
-            hello = Hello(token=target.token, client=f"penstock/{__version__}", req_id=0)
-            frame = bytearray(HEADER)
-            _ENCODER.encode_into(hello, frame, HEADER)
-            frame[:HEADER] = (len(frame) - HEADER).to_bytes(HEADER, "big")
-            wire.transport.write(frame)
-            message = await greeting
-        if not HEAD.decode(message).ok:
-            raise refused(message)
-        if self._wire is None:
-            raise Unavailable(f"{target} ended the connection as soon as it was heard")
-        if self._closed:
-            raise Unavailable("the store is closed")
-        return decoder_of(Welcome).decode(message)  # type: ignore[no-any-return]
-
-    def _drop(self) -> None:
-        if self._wire is not None:
-            self._wire.transport.abort()
+    # -- connections that come and go ------------------------------------------------------------
 
     def _begin(self, welcome: Welcome) -> None:
         self._most = max(welcome.requests - SPARE, 1)
+        self._limit = min(welcome.frame, LARGEST)
         self._ready = True
         self._heard = self.loop.time()
         if self._timer is None:
@@ -563,25 +500,25 @@ class Link:
             self._wire.transport.close()
 
     async def close(self) -> None:
+        await self._given_back()
         self.shut()
         if self._connecting is not None:
             await asyncio.wait([self._connecting])
         if self._wire is not None:
             await asyncio.shield(self._wire.gone)
 
+    async def _given_back(self) -> None:
+        """Hear what becomes of claims that were given up: a job that one of them was answered with,
+        in that very instant, goes back unspent, and not when its lease is over."""
+        if any(entry.late and entry.future.cancelled() for entry in self._pending.values()):
+            await asyncio.sleep(0)  # whoever has waited for it gives it up in this turn
+        if self._given_up:
+            await asyncio.wait(tuple(self._given_up), timeout=GIVEN_UP_S)
+
 
 def _fail(entry: Entry, error: PenstockError) -> None:
     if not entry.future.done():
         entry.future.set_exception(error)
-
-
-def _why(error: OSError) -> str:
-    """Why there is no connection, without the numbers and the names of calls."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if error.errno and error.errno > 0:  # names that nobody knows have numbers of their own
-        return os.strerror(error.errno)
-    return error.strerror or str(error)
 
 
 def _ignore(future: "asyncio.Future[Any]") -> None:

@@ -15,7 +15,7 @@ process has a connection of its own.
 
 import asyncio
 import os
-from array import array
+from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,48 +23,47 @@ from typing import Any, Final
 from penstock.model import checks
 from penstock.model.errors import Invalid, Overloaded, PenstockError, Unavailable
 from penstock.model.event import Event, EventKind
-from penstock.model.job import Codec, Job, JobError, JobOptions, Lease, LogLine, Run
+from penstock.model.job import MAX_PAYLOAD, Codec, Job, JobError, JobOptions, Lease, LogLine, Run
 from penstock.model.lifecycle import State
-from penstock.model.policy import BULK_DEADLINE_MS, Bounds, QueueConfig
-from penstock.model.schedule import CronSpec
+from penstock.model.policy import BULK_DEADLINE_MS
 from penstock.model.store import (
+    UNNUMBERED,
     Ack,
     Acked,
     BulkInfo,
-    CronInfo,
     Durability,
     Explanation,
     Extended,
     Failed,
     Health,
+    Number,
     Page,
     Pushed,
-    QueueInfo,
-    Redriven,
     Released,
     Result,
     Standing,
-    Store,
+    run_of_one,
 )
 from penstock.protocol import (
     native,
     native_look,
-    native_manage,
     native_own,
     native_push,
     native_work,
 )
 from penstock.protocol.command import Answer
-from penstock.protocol.runs import packed_plain, packed_run, spoken
-from penstock.stores.joining import joinable
+from penstock.protocol.runs import packed_plain, packed_run
+from penstock.stores.forking import connects_anew
+from penstock.stores.joining import is_plain, joinable
 from penstock.stores.link import Link, Lost
+from penstock.stores.remote_managing import RemoteManaging, named_ids
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
 
 PATIENCE_S: Final = 30.0  # how long a call waits for a server that cannot be reached
 
 
-class RemoteStore(Store):
+class RemoteStore(RemoteManaging):
     def __init__(
         self,
         target: Target,
@@ -79,10 +78,14 @@ class RemoteStore(Store):
         self._keep = keep  # connected, also while nobody says anything
         self._links: dict[asyncio.AbstractEventLoop, Link] = {}
         self._inherited: list[object] = []  # of the process that we were forked from: not ours
-        self._pid = os.getpid()
         self._closed = False
         self._last_tenant: str | None = None  # of the last push that was looked at closely …
         self._last_options: JobOptions | None = None  # … and its first options
+        # The same of the last `push_one`.
+        self._one_tenant: str | None = None
+        self._one_queue: str | None = None
+        self._one_options: tuple[JobOptions, ...] | None = None
+        connects_anew(self)
 
     async def connect(self) -> None:
         """Connect now, or raise: otherwise the first call does."""
@@ -96,20 +99,18 @@ class RemoteStore(Store):
 
     def _link(self) -> Link:
         """The connection of this loop and process."""
-        loop = asyncio.get_running_loop()
-        link = self._links.get(loop)
-        if link is None or self._pid != os.getpid():
-            link = self._new_link(loop)
-        return link
+        link = self._links.get(get_running_loop())
+        return self._new_link() if link is None else link
 
-    def _new_link(self, loop: asyncio.AbstractEventLoop) -> Link:
+    def forked(self) -> None:
+        # Letting go of the other process's connections would touch its loops.
+        self._inherited.append(self._links)
+        self._links = {}
+
+    def _new_link(self) -> Link:
         if self._closed:
             raise Unavailable("the store is closed")
-        if self._pid != os.getpid():
-            # Letting go of the other process's connections would touch its loops.
-            self._inherited.append(self._links)
-            self._links = {}
-            self._pid = os.getpid()
+        loop = get_running_loop()
         for other in [each for each in self._links if each.is_closed()]:
             del self._links[other]
         link = self._links[loop] = Link(
@@ -138,14 +139,14 @@ class RemoteStore(Store):
             and bulk is None
             and durability is None
             and part == ""
-            and _plain(runs)
+            and is_plain(runs)
         )
         if not plain or tenant != self._last_tenant or runs[0].options[0] is not self._last_options:
             checks.check_push(
                 tenant, runs, producer, sequence, bulk, part, durability, content, contents=False
             )
             self._last_tenant, self._last_options = tenant, runs[0].options[0]
-        if plain and link.busy and joinable(runs[0]):
+        if plain and link.busy() and joinable(runs[0]):
             return await link.joined.push(tenant, runs[0])
         request = native_push.PushRun(
             tenant=tenant,
@@ -164,10 +165,56 @@ class RemoteStore(Store):
         except Overloaded as error:
             if producer is not None or error.field != "producer":
                 raise
-            # The server remembers as many producers as it can: ours has to do without.
-            request.producer = request.sequence = request.content = None
-            answer = await link.ask(request, push=True)
+            answer = await self._unnumbered(link, request)
         return answer.pushed()  # type: ignore[no-any-return]
+
+    async def push_one(
+        self,
+        tenant: str,
+        queue: str,
+        payload: bytes,
+        options: tuple[JobOptions, ...],
+        number: Number = UNNUMBERED,
+    ) -> int:
+        if number is not UNNUMBERED:
+            return await super().push_one(tenant, queue, payload, options, number)
+        link = self._links.get(get_running_loop())
+        if link is None:
+            link = self._new_link()
+        if (
+            options is not self._one_options
+            or queue is not self._one_queue
+            or tenant is not self._one_tenant
+            or type(payload) is not bytes
+            or len(payload) > MAX_PAYLOAD
+        ):
+            self._check_one(tenant, queue, payload, options)
+        answer = link.push_at_once(tenant, queue, payload, options)
+        if answer is None:
+            run = run_of_one(queue, payload, options)
+            return (await link.joined.push(tenant, run)).runs[0].first
+        try:
+            return (await answer).first
+        except Overloaded as error:
+            if error.field != "producer":
+                raise
+        run = run_of_one(queue, payload, options)
+        request = native_push.PushRun(tenant=tenant, runs=(packed_plain(run),))
+        return (await self._unnumbered(link, request)).first  # type: ignore[no-any-return]
+
+    def _check_one(
+        self, tenant: str, queue: str, payload: bytes, options: tuple[JobOptions, ...]
+    ) -> None:
+        """What was said last, by the very same objects, need not be looked at again; what may be
+        wrong with the payload alone is told by the server in the same words."""
+        runs = [run_of_one(queue, payload, options)]
+        checks.check_push(tenant, runs, None, None, None, "", None, None, contents=False)
+        self._one_tenant, self._one_queue, self._one_options = tenant, queue, options
+
+    async def _unnumbered(self, link: Link, request: native_push.PushRun) -> Any:
+        """The server remembers as many producers as it can: ours has to do without."""
+        request.producer = request.sequence = request.content = None
+        return await link.ask(request, push=True)
 
     async def open_bulk(
         self, tenant: str, name: str | None = None, *, deadline_ms: int = BULK_DEADLINE_MS
@@ -224,7 +271,14 @@ class RemoteStore(Store):
             worker=worker,
             wait_ms=wait_ms,
         )
-        return (await link.ask_waiting(request, give_back, repeat=True)).claimed()  # type: ignore[no-any-return]
+        # As `ask_waiting` does, without another coroutine that each lease would come through.
+        entry = link.submit(request, repeat=True)
+        entry.late = give_back
+        try:
+            return (await entry.future).claimed()  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            link.give_up(entry)
+            raise
 
     async def ack(
         self,
@@ -237,7 +291,7 @@ class RemoteStore(Store):
     ) -> Acked:
         checks.check_tenant(tenant)
         checks.check_lease(lease)
-        named, ranges = _spoken(ids)
+        named, ranges = named_ids(ids)
         values = checks.check_results(results, codec)
         request = native_work.Complete(
             tenant=tenant,
@@ -262,7 +316,7 @@ class RemoteStore(Store):
     ) -> Failed:
         checks.check_tenant(tenant)
         checks.check_lease(lease)
-        named, ranges = _spoken(ids)
+        named, ranges = named_ids(ids)
         error = checks.check_error(error)
         checks.check_fail(retry_in_ms, dead)
         request = native_work.Failed(
@@ -280,7 +334,7 @@ class RemoteStore(Store):
     async def release(self, tenant: str, lease: str, ids: Iterable[int] | None = None) -> Released:
         checks.check_tenant(tenant)
         checks.check_lease(lease)
-        named, ranges = _spoken(ids)
+        named, ranges = named_ids(ids)
         request = native_work.Release(tenant=tenant, lease=lease, ids=named, ranges=ranges)
         done = await self._link().ask(request)
         return Released(done.released, done.lost)
@@ -410,144 +464,6 @@ class RemoteStore(Store):
             watcher.end(error)  # told where every other call tells it: when it is awaited
         return watcher
 
-    # -- changing --------------------------------------------------------------------------------
-
-    async def cancel(self, tenant: str, ids: Iterable[int], *, discard: bool = False) -> Acked:
-        checks.check_tenant(tenant)
-        checks.check_bool(discard, "discard")
-        named, ranges = spoken(checks.check_ids(ids))
-        request = native_manage.CancelJobs(tenant=tenant, ids=named, ranges=ranges, discard=discard)
-        done = await self._link().ask(request)
-        return Acked(done.acked, done.lost)
-
-    async def edit(
-        self,
-        tenant: str,
-        job_id: int,
-        *,
-        priority: int | None = None,
-        run_at: int | None = None,
-        delay_ms: int | None = None,
-        payload: bytes | None = None,
-        codec: Codec | None = None,
-    ) -> None:
-        checks.check_tenant(tenant)
-        checks.check_job_id(job_id)
-        checks.check_edit(priority, run_at, delay_ms, payload, codec)
-        request = native_manage.Edit(
-            tenant=tenant,
-            job_id=job_id,
-            priority=priority,
-            run_at=run_at,
-            delay_ms=delay_ms,
-            payload=payload,
-            codec=codec,
-        )
-        await self._link().ask(request)
-
-    async def redrive(
-        self,
-        tenant: str,
-        queue: str,
-        *,
-        ids: Iterable[int] | None = None,
-        limit: int | None = None,
-        fingerprint: str | None = None,
-    ) -> Redriven:
-        checks.check_tenant(tenant)
-        checks.check_queue(queue)
-        checks.check_redrive(limit, fingerprint)
-        named, ranges = _spoken(ids)
-        request = native_manage.Redrive(
-            tenant=tenant,
-            queue=queue,
-            ids=named,
-            ranges=ranges,
-            limit=limit,
-            fingerprint=fingerprint,
-        )
-        done = await self._link().ask(request)
-        return Redriven(done.ids, done.conflicts)
-
-    async def purge_dead(self, tenant: str, queue: str, *, ids: Iterable[int] | None = None) -> int:
-        checks.check_tenant(tenant)
-        checks.check_queue(queue)
-        named, ranges = _spoken(ids)
-        request = native_manage.PurgeDead(tenant=tenant, queue=queue, ids=named, ranges=ranges)
-        return (await self._link().ask(request)).count  # type: ignore[no-any-return]
-
-    # -- queues ----------------------------------------------------------------------------------
-
-    async def queues(self, tenant: str, names: Sequence[str] | None = None) -> list[QueueInfo]:
-        checks.check_tenant(tenant)
-        for name in names or ():
-            checks.check_queue(name)
-        wanted = None if names is None else list(names)
-        request = native_manage.Queues(tenant=tenant, names=wanted)
-        return (await self._link().ask(request, repeat=True)).queues  # type: ignore[no-any-return]
-
-    async def configure(self, tenant: str, queue: str, config: QueueConfig) -> None:
-        checks.check_tenant(tenant)
-        checks.check_queue(queue)
-        checks.check_config(config)
-        request = native_manage.Configure(tenant=tenant, queue=queue, config=config)
-        await self._link().ask(request, repeat=True)
-
-    async def configure_tenant(self, tenant: str, bounds: Bounds) -> None:
-        checks.check_tenant(tenant)
-        checks.check_bounds(bounds)
-        request = native_manage.ConfigureTenant(tenant=tenant, bounds=bounds)
-        await self._link().ask(request, repeat=True)
-
-    async def drain(self, tenant: str, queue: str) -> int:
-        checks.check_tenant(tenant)
-        checks.check_queue(queue)
-        request = native_manage.DrainQueue(tenant=tenant, queue=queue)
-        return (await self._link().ask(request)).count  # type: ignore[no-any-return]
-
-    async def clean(
-        self,
-        tenant: str,
-        queue: str,
-        state: State,
-        *,
-        older_ms: int = 0,
-        limit: int | None = None,
-    ) -> int:
-        checks.check_tenant(tenant)
-        checks.check_queue(queue)
-        checks.check_clean(state, older_ms, limit)
-        request = native_manage.Clean(
-            tenant=tenant, queue=queue, state=state, older_ms=older_ms, limit=limit
-        )
-        return (await self._link().ask(request)).count  # type: ignore[no-any-return]
-
-    async def purge(self, tenant: str, queue: str) -> int:
-        checks.check_tenant(tenant)
-        checks.check_queue(queue)
-        request = native_manage.Purge(tenant=tenant, queue=queue)
-        return (await self._link().ask(request)).count  # type: ignore[no-any-return]
-
-    # -- schedules -------------------------------------------------------------------------------
-
-    async def put_cron(self, tenant: str, spec: CronSpec, *, refresh: bool = False) -> CronInfo:
-        checks.check_tenant(tenant)
-        checks.check_cron(spec)
-        command = native_manage.RefreshCron if refresh else native_manage.PutCron
-        request = command(tenant=tenant, spec=spec)
-        return (await self._link().ask(request, repeat=True)).cron  # type: ignore[no-any-return]
-
-    async def crons(self, tenant: str) -> list[CronInfo]:
-        checks.check_tenant(tenant)
-        request = native_manage.Crons(tenant=tenant)
-        return (await self._link().ask(request, repeat=True)).crons  # type: ignore[no-any-return]
-
-    async def drop_cron(self, tenant: str, name: str) -> bool:
-        checks.check_tenant(tenant)
-        checks.check_name(name, "name")
-        request = native_manage.DropCron(tenant=tenant, name=name)
-        return (await self._link().ask(request)).dropped  # type: ignore[no-any-return]
-
     # -- time and life ---------------------------------------------------------------------------
 
     async def tick(self) -> None:
@@ -576,50 +492,15 @@ class RemoteStore(Store):
 
     async def leave(self) -> None:
         """This loop needs the store no more; others go on."""
-        if self._pid == os.getpid():
-            link = self._links.pop(asyncio.get_running_loop(), None)
-            if link is not None:
-                await link.close()
+        link = self._links.pop(get_running_loop(), None)
+        if link is not None:
+            await link.close()
 
     async def close(self) -> None:
         self._closed = True
-        if self._pid != os.getpid():
-            return
-        here = asyncio.get_running_loop()
+        here = get_running_loop()
         for loop, link in list(self._links.items()):
             if loop is here:
                 await link.close()
             elif not loop.is_closed():
                 loop.call_soon_threadsafe(link.shut)
-
-
-def _plain(runs: Sequence[Run]) -> bool:
-    """Whether a push is of one run of jobs that differ in nothing but their payload.
-
-    Whatever else may be wrong with such a run is told by the server in the same words, so that a
-    loop of single pushes does not pay twice for being looked at.
-    """
-    if type(runs) not in (list, tuple) or len(runs) != 1:
-        return False
-    run = runs[0]
-    return (
-        type(run) is Run
-        and type(run.queue) is str
-        and type(run.data) is bytes
-        and type(run.ends) is array
-        and run.ends.typecode == "I"
-        and type(run.options) is tuple
-        and len(run.options) == 1
-        and run.option_of is None
-        and run.delay_ms is None
-        and run.run_at is None
-        and run.keys is None
-        and run.more_keys is None
-        and run.groups is None
-        and run.headers is None
-        and run.depends_on is None
-    )
-
-
-def _spoken(ids: Iterable[int] | None) -> tuple[Any, Any]:
-    return (None, None) if ids is None else spoken(checks.check_ids(ids))

@@ -73,6 +73,7 @@ class Listener:
         self.now = now or self.loop.time
         self.for_strangers = frozenset(c for c in commands if name_of(c) in FOR_STRANGERS)
         self.introductions = frozenset(c for c in self.for_strangers if name_of(c) != "PING")
+        self.foretold = frozenset(c for c in commands if c.foretold is not Request.foretold)
         self.taken_back = frozenset(c for c in commands if c.take_back is not Request.take_back)
         self._connections: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()

@@ -21,8 +21,9 @@ import msgspec
 
 from penstock.model.duration import about_ms
 from penstock.model.errors import Unavailable
-from penstock.model.store import Health, Store
-from penstock.model.wrapper import Wrapper
+from penstock.model.job import JobOptions
+from penstock.model.store import UNNUMBERED, Health, Number, Store
+from penstock.model.wrapper import Call, Wrapper
 from penstock.protocol.access import OpenToAll
 from penstock.protocol.native import NATIVE
 from penstock.protocol.native_own import OWNING
@@ -172,6 +173,16 @@ class SharedStore(Wrapper):
     def inner(self) -> Store:
         tenure = self._tenure
         return tenure.store if tenure is not None and self.owned else self._remote
+
+    def push_one(
+        self,
+        tenant: str,
+        queue: str,
+        payload: bytes,
+        options: tuple[JobOptions, ...],
+        number: Number = UNNUMBERED,
+    ) -> Call[int]:
+        return self.inner.push_one(tenant, queue, payload, options, number)
 
     async def health(self) -> Health:
         role = "owner" if self.owned else "client"

@@ -20,6 +20,7 @@ class Telling:
         self._observer = observer
         self.heard = False  # somebody waits for events to be safe
         self.watchers: dict[Watcher, None] = {}
+        self.untold: list[list[Event]] = []  # of each command of this turn
         self.listen()
 
     def listen(self) -> None:
@@ -32,12 +33,21 @@ class Telling:
         elif not wanted:
             kernel.events = None
 
+    def take(self) -> None:
+        """Set aside what the last command has led to: its events are numbered by themselves."""
+        kernel = self._engine.kernel
+        if kernel.events:
+            self.untold.append(kernel.events)
+            kernel.events = []
+
     def pass_on(self) -> None:
-        kernel, keeper = self._engine.kernel, self._engine.keeper
-        events = kernel.events
-        if not events:
-            return
-        kernel.events = []
+        """Tell what was set aside; the last thing of a turn, when those who waited have their jobs."""
+        untold, self.untold = self.untold, []
+        for events in untold:
+            self._pass_on(events)
+
+    def _pass_on(self, events: list[Event]) -> None:
+        keeper = self._engine.keeper
         if self._observer is not None:
             self._observer.write(events)
         if self.heard or self.kept is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
+from penstock.kernel.commands import Claim
 from penstock.stores.prompt import Prompt
 
 Spot = tuple[str, str]  # tenant, queue
@@ -20,39 +21,19 @@ MANY: Final = 64  # deadlines of those who are gone that may lie between the oth
 class Waiter:
     """A claim that found nothing."""
 
-    __slots__ = (
-        "deadline",
-        "future",
-        "lease_ms",
-        "limited",
-        "n",
-        "queues",
-        "serial",
-        "tenant",
-        "worker",
-    )
+    __slots__ = ("claim", "deadline", "future", "limited", "queues", "serial", "served", "tenant")
 
     def __init__(
-        self,
-        tenant: str,
-        queues: tuple[str, ...],
-        n: int,
-        lease_ms: int | None,
-        worker: str,
-        deadline: int,
-        future: Prompt[Any],
-        serial: int,
-        limited: bool,
+        self, claim: Claim, deadline: int, future: Prompt[Any], serial: int, limited: bool
     ) -> None:
-        self.tenant = tenant
-        self.queues = queues
-        self.n = n
-        self.lease_ms = lease_ms
-        self.worker = worker
+        self.claim = claim  # made again when there may be something, with the token that it has
+        self.tenant = claim.tenant
+        self.queues = claim.queues
         self.deadline = deadline  # elapsed
         self.future = future  # of what it is given, or None
         self.serial = serial
         self.limited = limited  # a rate has held it back, and that was counted
+        self.served = False  # it has been given something, and is in line until it has heard of it
 
 
 class Line:

@@ -2,57 +2,45 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.protocol.command import Answer
+import msgspec
+
+from penstock.model.errors import BatchTooLarge
+from penstock.protocol.command import Answer, Request
+from penstock.protocol.framing import HEADER, LARGEST, BadFrame, Frames, Message
 from penstock.stores.forking import not_for_children
 
 if TYPE_CHECKING:
-    from penstock.stores.link import Link
+    from penstock.stores.connecting import Connecting
 
 
-class Entry:
+encode_into: Final = msgspec.msgpack.Encoder().encode_into
+put_size: Final = Struct(">I").pack_into  # of a frame: HEADER bytes
+
+
+class Entry(msgspec.Struct, eq=False):
     """A request from the moment it is made until it is answered or nobody wants the answer."""
 
-    __slots__ = (
-        "answer",
-        "frame",
-        "future",
-        "late",
-        "lost",
-        "number",
-        "push",
-        "repeat",
-        "sent",
-        "until",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        frame: bytearray,
-        answer: type[Answer],
-        future: Any,
-        repeat: bool,
-        push: bool,
-    ) -> None:
-        self.number = number
-        self.frame: bytearray | None = frame  # kept while it may have to be sent (again)
-        self.answer = answer
-        self.future = future  # of the answer; of joined pushes, the parcel
-        self.repeat = repeat
-        self.push = push
-        self.sent = False
-        self.lost = 0  # how many times its answer was
-        self.until = 0.0  # when it is refused, if there is no connection by then
-        self.late: Callable[[Answer], None] | None = None  # what to do with an unwanted answer
+    number: int
+    frame: bytearray | None  # kept while it may have to be sent (again)
+    decode: Callable[[Message], Any]  # its answer
+    future: Any  # of the answer; of joined pushes, the parcel
+    repeat: bool
+    push: bool
+    sent: bool = False
+    lost: int = 0  # how many times its answer was
+    until: float = 0.0  # when it is refused, if there is no connection by then
+    late: Callable[[Answer], None] | None = None  # what to do with an unwanted answer
 
 
 class Wire(asyncio.Protocol):
     """One connection of a link. What a lost one still says goes to nobody."""
 
-    def __init__(self, link: "Link") -> None:
-        self._link: Link | None = link
+    def __init__(self, link: "Connecting") -> None:
+        self._link: Connecting | None = link
+        self._frames = Frames(LARGEST)
         self.transport: asyncio.Transport
         self.gone: asyncio.Future[None] = link.loop.create_future()
 
@@ -65,8 +53,18 @@ class Wire(asyncio.Protocol):
         return [] if sock is None else [sock.fileno()]
 
     def data_received(self, data: bytes) -> None:
-        if self._link is not None:
-            self._link.received(data)
+        link, frames = self._link, self._frames
+        if link is None:
+            return
+        try:
+            message = frames.feed_alone(data) or frames.take()
+            while message is not None:
+                link.hear(message)
+                message = frames.take()
+        except (BadFrame, msgspec.MsgspecError) as error:
+            link.misunderstood(error)
+        else:
+            link.heard_all()
 
     def pause_writing(self) -> None:
         if self._link is not None:
@@ -81,3 +79,13 @@ class Wire(asyncio.Protocol):
         link, self._link = self._link, None
         if link is not None:
             link.lost()
+
+
+def framed(request: Request) -> bytearray:
+    frame = bytearray(HEADER)
+    encode_into(request, frame, HEADER)
+    size = len(frame) - HEADER
+    if size > LARGEST:
+        raise BatchTooLarge(f"{size} bytes in one call; push in smaller batches", "runs")
+    put_size(frame, 0, size)
+    return frame

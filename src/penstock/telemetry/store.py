@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.model.errors import PenstockError
 from penstock.model.store import Store
-from penstock.model.wrapper import FREQUENT, Call, Wrapper
+from penstock.model.wrapper import FREQUENT, PUSH_ONE, Call, Wrapper
 from penstock.protocol.command import Figures
 from penstock.telemetry.meter import Histogram, Meter
 
@@ -43,6 +43,7 @@ class Telemetry(Wrapper):
         self.operations: defaultdict[str, Operation] = defaultdict(Operation)
         for name in FREQUENT:
             setattr(self, name, _timed(getattr(store, name), self.operations[name]))
+        setattr(self, PUSH_ONE, _timed(store.push_one, self.operations["push"]))
 
     @property
     def inner(self) -> Store:

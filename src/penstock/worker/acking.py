@@ -63,19 +63,19 @@ class Acker:
         """Note how it ended; `flush` then sends what can be told together."""
         held, outcome = work.held, work.outcome
         if outcome is DONE and work.why is None and len(work) == 1:  # nearly all are
-            held.left -= 1
+            held.decided += 1
             held.done.append(work.job.id)
         elif work.why is Why.LOST or work.why is Why.TIMEOUT:
-            held.left -= len(work)
+            held.decided += len(work)
         elif isinstance(outcome, BatchOutcome):
             self._batch(work, outcome)
         else:
-            held.left -= 1
+            held.decided += 1
             self._one(work, work.job.id, outcome)
 
     def _batch(self, work: Work, outcome: BatchOutcome) -> None:
         held = work.held
-        held.left -= len(work)
+        held.decided += len(work)
         if outcome.all is not None:
             if isinstance(outcome.all, Completed):
                 held.done += work.ids

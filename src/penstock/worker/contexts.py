@@ -11,13 +11,13 @@ class Contexts:
     def __init__(
         self, app: Penstock, worker: str, say: Callable[[Work], Callable[[int, Report], None]]
     ) -> None:
-        self._watched = bool(app.middleware)
+        self.watched = bool(app.middleware)  # whether every one of them is looked at
         self._worker = worker
         self._say = say
 
     def of(self, work: Work) -> Context:
         # Where nobody asks for it, nothing will be said and nothing looked at.
-        if work.task.arguments.context is None and not self._watched:
+        if work.task.arguments.context is None and not self.watched:
             return Context(work.job, worker=self._worker)
         results = work.results
         return Context(

@@ -132,12 +132,13 @@ class Dispatch:
         else:
             self._take_jobs(held, lease.jobs, unknown)
         if unknown:
-            held.left -= len(unknown)
+            held.decided += len(unknown)
             self._park(held, unknown)
         self._start()
 
     def adopt(self, held: Held, works: list[Work]) -> None:
         """Jobs that have begun already, all of them."""
+        held.works.update(works)
         self._keep(held)
         self.running.update(works)
         self.idle.clear()
@@ -192,7 +193,9 @@ class Dispatch:
             assert task.batch is not None
             for begin, end in _portions(ids, task.batch, holes):
                 first = held.lease.job(ids[begin])
-                work = BatchWork(held, task, first, ids[begin:end], payloads[begin:end])
+                work = BatchWork(
+                    held, task, first, ids=ids[begin:end], payloads=payloads[begin:end]
+                )
                 held.works.add(work)
                 self._waiting.append(work)
         if alone:
@@ -306,7 +309,7 @@ class Dispatch:
             work.held.works.discard(work)
         self._waiting.clear()
         for held, ids in by_lease.items():
-            held.left -= len(ids)
+            held.decided += len(ids)
             self._acker.release(held, ids)
 
     def interrupt_all(self) -> None:
@@ -322,7 +325,7 @@ class Dispatch:
                 log.warning("job %d does not stop", job.id, extra=facts_of(job))
             self.running.discard(work)
             work.held.works.discard(work)
-            work.held.left -= len(work)
+            work.held.decided += len(work)
             if work.why is Why.SHUTDOWN:
                 self._acker.release(work.held, work.ids)
         self.idle.set()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from penstock.client.app import Penstock
 from penstock.model.errors import PenstockError
-from penstock.model.job import Lease
+from penstock.model.job import Lease, jobs_of
 from penstock.worker.held import LEASE_MS, Held, Work
 from penstock.worker.needs import needy
 from penstock.worker.pools.async_ import AsyncPool
@@ -44,6 +44,10 @@ class Front:
             each.plan.job.lease_ms or LEASE_MS for each in app.tasks.values()
         )
         self._look_s = shortest / LOOKS / 1_000
+        # What can be begun here; all others have a thread, a batch, or nobody that knows them.
+        self._tasks = {
+            name: task for name, task in app.tasks.items() if task.is_async and task.batch is None
+        }
         self._take = take  # what has to be looked at first
         self._adopt = adopt  # what has begun
 
@@ -77,46 +81,49 @@ class Front:
         if there.heard.is_set():
             return
         there.heard.set()
-        if there.begun is not None:
-            self._adopt(*there.begun)
+        if there.begun:
+            self._adopt(there.begun[0].held, there.begun)
         elif there.lease is not None:
             self._take(there.lease)
 
     # -- on the handlers' loop -------------------------------------------------------------------
 
     async def _ask(self, there: "_There") -> None:
+        begun = None
         try:
             store = await self._app.store()
-            there.lease = await store.claim(self._app.tenant, **there.said)
-            if there.lease is not None:
-                there.begun = self._works(there.lease)
+            there.lease = lease = await store.claim(self._app.tenant, **there.said)
+            if lease is not None:
+                there.begun = begun = self._works(lease)
         except PenstockError as error:
             there.error = error
         finally:
             there.found = True
-            # Behind the first step of what begins: the home thread would want the interpreter at
-            # the very moment at which the handler does. But before the pool tells of any end.
-            self._handlers.call_soon(self._tell, there)
-        if there.begun is not None:
-            await self._pool.run(there.begun[1])  # in this task, in the turn in which they came
+            if begun is None:
+                there.tell()
+        if begun is not None:
+            # In this task, in the turn in which they came. The home thread is told behind the first
+            # step: it would want the interpreter at the very moment at which the handler does.
+            await self._pool.run(begun, there.tell)
 
     def _tell(self, there: "_There") -> None:
-        self._home.call_soon_threadsafe(self._hear, there)
+        """At the end of this turn of the loop."""
+        self._handlers.call_soon(self._home.call_soon_threadsafe, self._hear, there)
 
-    def _works(self, lease: Lease) -> tuple[Held, list[Work]] | None:
+    def _works(self, lease: Lease) -> list[Work] | None:
         """The calls, if all of them can be made here and now."""
-        held, tasks = Held(lease, self._lease_ms), self._app.tasks
+        held, tasks = Held(lease, self._lease_ms), self._tasks
         works: list[Work] = []
-        for job in lease.jobs:
-            task = tasks.get(job.options.task)
-            if task is None or not task.is_async or task.batch is not None:
-                return None
-            work = Work(held, task, job)
-            if needy(work):
-                return None
-            works.append(work)
-        held.works.update(works)
-        return held, works
+        for run in lease.runs:
+            for job in jobs_of(run, lease.queue):
+                task = tasks.get(job.options.task)
+                if task is None:
+                    return None
+                work = Work(held, task, job)
+                if job.depends_on and needy(work):
+                    return None
+                works.append(work)
+        return works
 
 
 class _There:
@@ -134,7 +141,7 @@ class _There:
         self._task: asyncio.Task[None] | None = None
         self.found = False  # set when what follows is
         self.lease: Lease | None = None
-        self.begun: tuple[Held, list[Work]] | None = None  # of that lease
+        self.begun: list[Work] | None = None  # of that lease, all of it
         self.error: PenstockError | None = None
         self.heard = asyncio.Event()  # of the home thread: it knows
 
@@ -146,7 +153,10 @@ class _There:
         """Cancelled before its first step, it takes none and tells nobody."""
         if not self.found:
             self.found = True
-            self._tell(self)
+            self.tell()
+
+    def tell(self) -> None:
+        self._tell(self)
 
     def cancel(self) -> None:
         if self._task is not None and not self.found:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final
 
+from msgspec import Struct
+
 from penstock.client.context import Context
 from penstock.client.execute import BatchOutcome, Failed, Outcome, job_error
 from penstock.model.job import Job, Lease
@@ -23,20 +25,17 @@ class Why(Enum):
     SHUTDOWN = "shutdown"  # the worker ends: the job goes back unspent
 
 
-class Work:
+class Work(Struct, eq=False):
     """One call of a handler: for one job, or for a batch of them."""
 
-    __slots__ = ("context", "handle", "held", "job", "outcome", "results", "task", "why")
-
-    def __init__(self, held: "Held", task: Any, job: Job) -> None:
-        self.held = held
-        self.task = task
-        self.job = job  # of a batch: its first
-        self.context: Context | None = None  # unset until a pool begins with it
-        self.handle: Any = None  # the pool's own
-        self.results: dict[int, Any] | None = None  # of the jobs that it depends on, if asked for
-        self.outcome: Outcome | BatchOutcome | None = None
-        self.why: Why | None = None  # set when it is to be stopped
+    held: "Held"
+    task: Any
+    job: Job  # of a batch: its first
+    context: Context | None = None  # unset until a pool begins with it, or where nobody asks
+    handle: Any = None  # the pool's own
+    results: dict[int, Any] | None = None  # of the jobs that it depends on, if asked for
+    outcome: Outcome | BatchOutcome | None = None
+    why: Why | None = None  # set when it is to be stopped
 
     @property
     def ids(self) -> Sequence[int]:
@@ -53,24 +52,14 @@ class Work:
         self.outcome = Failed(error=job_error(error))
 
 
-class BatchWork(Work):
+class BatchWork(Work, kw_only=True, eq=False):
     """Jobs of one lease and one batch task. Nothing here is made per job but its payload."""
 
-    __slots__ = ("_ids", "payloads")
-
-    def __init__(
-        self, held: "Held", task: Any, job: Job, ids: Sequence[int], payloads: Sequence[bytes]
-    ) -> None:
-        super().__init__(held, task, job)
-        self._ids = ids
-        self.payloads = payloads
-
-    @property
-    def ids(self) -> Sequence[int]:
-        return self._ids
+    ids: Sequence[int]
+    payloads: Sequence[bytes]
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.ids)
 
     def broke(self, error: BaseException) -> None:
         self.outcome = BatchOutcome(all=Failed(error=job_error(error)))
@@ -81,44 +70,48 @@ class BatchWork(Work):
         return tuple(job for job in self.held.lease.jobs if job.id in mine)
 
 
-class Held:
-    """A lease, and how far its jobs are."""
+class Held(Struct, eq=False):
+    """A lease, and how far its jobs are. What must be looked for in it is looked for when somebody
+    asks, as no job has to wait for that."""
 
-    __slots__ = (
-        "acking",
-        "beat",
-        "count",
-        "done",
-        "lease",
-        "lease_s",
-        "left",
-        "period_s",
-        "results",
-        "telling",
-        "timers",
-        "token",
-        "works",
-    )
+    lease: Lease
+    lease_ms: int | None  # as the claim said
+    works: set[Work] = set()  # not ended
+    decided: int = 0  # jobs whose end is known here
+    done: list[int] = []  # completed, and not told yet
+    results: dict[int, bytes] = {}  # of those
+    acking: bool = False  # whether an ack is under way
+    telling: int = 0  # calls under way that end jobs of this lease
+    beat: asyncio.TimerHandle | None = None
+    timers: list[asyncio.TimerHandle] = []
+    _count: int = 0
+    _lease_s: float = 0.0
 
-    def __init__(self, lease: Lease, lease_ms: int | None) -> None:
-        self.lease = lease
-        self.token = lease.token
-        self.count = len(lease)
-        self.left = self.count  # jobs about which nothing has been decided
-        self.works: set[Work] = set()  # not ended
-        self.done: list[int] = []  # completed, and not told yet
-        self.results: dict[int, bytes] = {}  # of those
-        self.acking = False  # whether an ack is under way
-        self.telling = 0  # calls under way that end jobs of this lease
-        self.beat: asyncio.TimerHandle | None = None
-        self.timers: list[asyncio.TimerHandle] = []
-        self.lease_s = (lease_ms or _shortest(lease)) / 1_000
-        self.period_s = self.lease_s / 3
+    @property
+    def token(self) -> str:
+        return self.lease.token
+
+    @property
+    def count(self) -> int:
+        if not self._count:
+            self._count = len(self.lease)
+        return self._count
+
+    @property
+    def lease_s(self) -> float:
+        if not self._lease_s:
+            self._lease_s = (self.lease_ms or _shortest(self.lease)) / 1_000
+        return self._lease_s
+
+    @property
+    def period_s(self) -> float:
+        """Between two beats."""
+        return self.lease_s / 3
 
     @property
     def over(self) -> bool:
         """Whether everything about it has been told."""
-        return not (self.left or self.telling or self.done)
+        return not (self.telling or self.done) and self.decided == self.count
 
     def stop_timers(self) -> None:
         for timer in self.timers:

@@ -10,8 +10,7 @@ list. Each handler has context variables of its own all the same.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextvars import copy_context
 from typing import Any
 
@@ -41,6 +40,7 @@ class AsyncPool:
     ) -> None:
         self._executor = app.executor
         self._contexts = contexts
+        self._watched = contexts.watched
         self._loop = loop  # of the handlers
         self._home = home
         self._tell = ended
@@ -62,33 +62,48 @@ class AsyncPool:
     def begin(self, works: Iterable[Work]) -> None:
         self._loop.create_task(self.run(works))
 
-    async def run(self, works: Iterable[Work]) -> None:
-        """Run the first of them that waits for something, and those before it; begin the others."""
-        task = asyncio.current_task()
-        assert task is not None
-        left = deque(works)
-        while left and not task.cancelling():  # by a handler, and not meant for those behind it
-            work = left.popleft()
+    async def run(self, works: Iterable[Work], begun: Callable[[], object] | None = None) -> None:
+        """Run the first of them that waits for something, and those before it; begin the others.
+        `begun` is called behind the first step of all, and before any end is told."""
+        task: asyncio.Task[Any] | None = None  # this one, once somebody asks
+        call: Coroutine[Any, Any, Any] | None
+        left = iter(works)
+        for work in left:
             try:
-                call = self._called(work)
+                if work.why is None and work.task.unseen and not self._watched:
+                    # Nearly all of them: `_called` without the call of it.
+                    call = self._executor.run_unseen(work.task, work.job)
+                else:
+                    call = self._called(work)
                 if call is not None:
                     context = copy_context()
                     awaited = context.run(call.send, None)
-                    work.handle = task
-                    if left:
-                        self.begin(left)
-                        left = deque()
+                    if begun is not None:
+                        begun()
+                        begun = None
+                    work.handle = asyncio.current_task(self._loop)
+                    self._begin_rest(left)
                     work.outcome = await resumed(call, awaited, context.run)
             except StopIteration as done:
                 work.outcome = done.value
             except Exception as error:  # noqa: BLE001 - ours, not the handler's
                 work.broke(error)
+            if begun is not None:
+                begun()
+                begun = None
             self._ended(work)
-        if left:
-            self.begin(left)
+            task = task or asyncio.current_task(self._loop)
+            if task is not None and task.cancelling():  # by a handler, for itself alone
+                self._begin_rest(left)
+                return
+
+    def _begin_rest(self, left: Iterator[Work]) -> None:
+        rest = list(left)
+        if rest:
+            self.begin(rest)
 
     def _called(self, work: Work) -> Coroutine[Any, Any, Any] | None:
-        """The call of its handler, not begun; None if it ends without one."""
+        """The call of its handler that somebody looks at, not begun; None if it ends without one."""
         if work.why is not None:  # stopped before its first step
             work.outcome = INTERRUPTED
             return None
