@@ -100,7 +100,7 @@ class Told:
             now = time.monotonic()
             took.append(now - then)
             then = now
-        return {"rate": jobs / (then - began), **_percentiles(took)}
+        return {"rate": jobs / (then - began), **percentiles(took)}
 
     async def push_many(self, jobs: int, by: int) -> dict[str, float]:
         push_many = self._producer.push_many
@@ -114,7 +114,7 @@ class Told:
         first, last = self._stamp()
         return {"rate": (jobs - 1) / (last - first)}
 
-    async def starts(self, jobs: int, seed: int) -> dict[str, float]:
+    async def starts(self, jobs: int, seed: int) -> dict[str, list[float]]:
         """From before a push to the start of its job on a worker with nothing else to do.
 
         Pauses vary, lest they keep step with a worker that polls.
@@ -125,7 +125,7 @@ class Told:
             began = time.monotonic()
             await push()
             took.append(self._stamp()[1] - began)
-        return _percentiles(took)
+        return {"took": took}
 
     def _stamp(self) -> tuple[float, float]:
         ready, _, _ = select.select([self._stamps], [], [], PATIENCE_S)
@@ -135,9 +135,10 @@ class Told:
         return first, last
 
 
-def _percentiles(took: list[float]) -> dict[str, float]:
+def percentiles(took: list[float]) -> dict[str, float]:
+    """In milliseconds, of seconds."""
     cut = quantiles(took, n=100, method="inclusive")
-    return {"p50": cut[49] * 1000, "p99": cut[98] * 1000}  # ms
+    return {"p50": cut[49] * 1000, "p99": cut[98] * 1000}
 
 
 async def _produce(subject: Subject, url: str, path: str) -> None:

@@ -18,9 +18,9 @@ PACKAGES: Final = ("uvloop",)
 
 # Bytes of a push of 44 and its answer, of a job on its way, of its ack and that one's answer, as
 # they are seen on the wire between `penstock://` and `penstock serve`.
-PUSH: Final = 192
+PUSH: Final = 207
 PUSHED: Final = 30
-JOB: Final = 225
+JOB: Final = 228
 ACK: Final = 80
 ACKED: Final = 61
 # The first byte of a frame says what it is; a worker says HELLO once.

@@ -4,16 +4,19 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from math import nan
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from benchmarks._environments import HERE
 from benchmarks._server_client import serving
+from benchmarks._worker_adapter import percentiles
 from benchmarks._worker_brokers import Postgres, redis, relay
-from benchmarks._worker_peers import BULK, Entry
+from benchmarks._worker_peers import BULK, RELAY, Entry
+
+BLOCK: Final = 20  # starts of one before some of the other
 
 
 class Round(NamedTuple):
@@ -26,6 +29,7 @@ class Round(NamedTuple):
     drain: float
     start_p50: float
     start_p99: float
+    relay_p50: float  # of the starts of a bare relay, in turn with these
 
 
 class Rounds:
@@ -42,26 +46,18 @@ class Rounds:
         self.versions: dict[str, dict[str, str]] = {}  # of a subject's packages, once it has run
 
     def run(self, peer: Entry) -> Round:
-        self._turn += 1
-        stamps = self._directory / f"stamps-{self._turn}"
-        os.mkfifo(stamps)
-        python = self._pythons[peer.environment]
-        command = [python, "-m", "benchmarks._worker_adapter", peer.module]
         many = {"rate": nan}
-        with self._broker(peer) as url, tempfile.TemporaryFile("w+", dir=self._directory) as log:
-            producing = [*command, "produce", url, str(stamps)]
-            working = [*command, "work", url, str(stamps), str(peer.jobs)]
-            with Producing(producing, peer, log) as producer:
-                self.versions[peer.name] = producer.versions
-                pushed = producer.ask("push", jobs=peer.alone)
-                if peer.bulk:
-                    many = producer.ask("push_many", jobs=peer.bulk, by=BULK)
-                with _working(working, log):
-                    drained = producer.ask("drained", jobs=peer.jobs)
-                    start = producer.ask("starts", jobs=self._starts, seed=self._turn)
-                if peer.spare:
-                    many = producer.ask("push_many", jobs=peer.spare, by=BULK)
-        stamps.unlink()
+        with self._subject(peer) as (producer, working):
+            self.versions[peer.name] = producer.versions
+            pushed = producer.ask("push", jobs=peer.alone)
+            if peer.bulk:
+                many = producer.ask("push_many", jobs=peer.bulk, by=BULK)
+            with working():
+                drained = producer.ask("drained", jobs=peer.jobs)
+                starts, bare = self._starts_in_turn(producer)
+            if peer.spare:
+                many = producer.ask("push_many", jobs=peer.spare, by=BULK)
+        start = percentiles(starts)
         return Round(
             pushed["rate"],
             pushed["p50"],
@@ -70,7 +66,40 @@ class Rounds:
             drained["rate"],
             start["p50"],
             start["p99"],
+            percentiles(bare)["p50"],
         )
+
+    def _starts_in_turn(self, producer: "Producing") -> tuple[list[float], list[float]]:
+        """Starts of a subject and of a relay that is there for that, some of these and some of those:
+        the machine is not as fast in one second as in the next, and it is their ratio that counts."""
+        with self._subject(RELAY) as (other, working):
+            other.ask("push", jobs=RELAY.alone)
+            with working():
+                other.ask("drained", jobs=RELAY.jobs)
+                starts: list[float] = []
+                bare: list[float] = []
+                for first in range(0, self._starts, BLOCK):
+                    jobs, seed = min(BLOCK, self._starts - first), self._turn + first
+                    for each, took in ((other, bare), (producer, starts)):
+                        took.extend(each.ask("starts", jobs=jobs, seed=seed)["took"])
+        return starts, bare
+
+    @contextmanager
+    def _subject(
+        self, peer: Entry
+    ) -> Iterator["tuple[Producing, Callable[[], AbstractContextManager[None]]]"]:
+        """Its broker and its producer, and what starts its worker."""
+        self._turn += 1
+        stamps = self._directory / f"stamps-{self._turn}"
+        os.mkfifo(stamps)
+        python = self._pythons[peer.environment]
+        command = [python, "-m", "benchmarks._worker_adapter", peer.module]
+        with self._broker(peer) as url, tempfile.TemporaryFile("w+", dir=self._directory) as log:
+            producing = [*command, "produce", url, str(stamps)]
+            worker = [*command, "work", url, str(stamps), str(peer.jobs)]
+            with Producing(producing, peer, log) as producer:
+                yield producer, lambda: _working(worker, log)
+        stamps.unlink()
 
     @contextmanager
     def _broker(self, peer: Entry) -> Iterator[str]:
@@ -124,12 +153,11 @@ class Producing:
         self._child.kill()
         self._child.communicate()
 
-    def ask(self, what: str, **more: int) -> dict[str, float]:
+    def ask(self, what: str, **more: int) -> Any:
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({"what": what, **more}) + "\n")
         self._child.stdin.flush()
-        answer: dict[str, float] = self._answer()
-        return answer
+        return self._answer()
 
     def _answer(self) -> Any:
         assert self._child.stdout is not None

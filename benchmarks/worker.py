@@ -39,10 +39,10 @@ from benchmarks._measure import (
 from benchmarks._worker_adapter import PAUSE_S, PAYLOAD
 from benchmarks._worker_brokers import postgres_program
 from benchmarks._worker_peers import BULK, OURS, PEERS, RELAY, Entry, pythons
-from benchmarks._worker_round import Round, Rounds
+from benchmarks._worker_round import BLOCK, Round, Rounds
 
 ROUNDS: Final = 5
-STARTS: Final = 100  # jobs of a round whose starts are timed
+STARTS: Final = 200  # jobs of a round whose starts are timed
 
 
 def figures_of(peer: Entry, samples: list[tuple[float, ...]]) -> list[Figure]:
@@ -89,18 +89,21 @@ def report_drains(report: Report, ours: Sequence[Entry], peers: Sequence[Entry])
 
 def report_starts(report: Report, ours: Sequence[Entry], peers: Sequence[Entry]) -> None:
     rows = []
-    limit = report.pick(subject=RELAY.name, what="start_p50")
-    over = report.pick(subject="Penstock", what="start_p50")
     what = "push to start ÷ relay, p50"
-    report.targets.append(Target(what, ratio(what, over, limit), 2.5, at_least=False))
     for peer in (RELAY, *ours, *peers):
         half = report.pick(subject=peer.name, what="start_p50")
         most = report.pick(subject=peer.name, what="start_p99")
-        times = ratio("", half, limit)
+        bare = report.pick(subject=peer.name, what="relay_p50")
+        times = ratio(what, half, bare)
+        if peer.name == "Penstock":
+            report.targets.append(Target(what, times, 2.5, at_least=False))
         row = [_us(half.median), f"{_us(half.low)} – {_us(half.high)}", _us(most.median)]
-        rows.append([peer.name, *row, shown(times.median, "×")])
+        spread_of_times = f"{shown(times.low, '×')} – {shown(times.high, '×')}"
+        row += [_us(bare.median), shown(times.median, "×"), spread_of_times]
+        rows.append([peer.name, *row])
     report.say("## From before a push to the job's start, on an idle worker")
-    report.say(table(["", "p50", "spread", "p99", "p50 ÷ relay"], rows))
+    headings = ["", "p50", "spread", "p99", "a relay beside it", "p50 ÷ that", "spread"]
+    report.say(table(headings, rows))
 
 
 def report_pushes(report: Report, ours: Sequence[Entry], peers: Sequence[Entry]) -> None:
@@ -214,8 +217,9 @@ def main() -> None:
             f"TCP, and nobody else's is about. A no-op with a payload of {len(PAYLOAD)} bytes. "
             "Jobs are pushed, then the worker is started and drains them; then "
             f"{starts} more are pushed, each {PAUSE_S[0] * 1000:.0f} – {PAUSE_S[1] * 1000:.0f} ms "
-            "after the start of the one before. relay: producer, middle and worker on uvloop that "
-            "pass on as many bytes as Penstock does for a job, and do nothing with them."
+            f"after the start of the one before, {BLOCK} of them in turn with {BLOCK} of a relay's, "
+            "which is there for that alone. relay: producer, middle and worker on uvloop that pass "
+            "on as many bytes as Penstock does for a job, and do nothing with them."
         )
         postgres = any(peer.broker.startswith("postgres") for peer in peers)
         runner = Rounds(Path(name), environments, starts, postgres)
