@@ -33,7 +33,7 @@ from penstock.protocol.table import name_of
 from penstock.stores.eager import begin, tell
 from penstock.stores.face import ENCODERS, Face
 from penstock.stores.forking import not_for_children
-from penstock.stores.in_hand import Held, Reply, Sent
+from penstock.stores.in_hand import Going, Held, Reply, Sent
 
 if TYPE_CHECKING:
     from penstock.stores.serving import Listener
@@ -46,7 +46,6 @@ HIGH_WATER: Final = 512 * 1024  # unsent bytes at which we stop reading …
 LOW_WATER: Final = 128 * 1024  # … until there are no more than these
 CHATTY: Final = 16 * HIGH_WATER  # unsent bytes that are no answers: whoever reads none goes
 JOINED: Final = 64 * 1024  # bytes after which answers do not wait for more of them
-
 
 _NO_LENGTH: Final = bytes(HEADER)
 
@@ -82,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._most = listener.limits.requests
         self._line: deque[Reply] = deque()
         self._lined = 0  # bytes of answers that wait in line
-        self._work: dict[object, asyncio.Task[None]] = {}
+        self._going = Going()
         self.principal = ANYBODY if listener.authenticator.open_to_all else NOBODY
         self._faces: dict[Encoding, Face] = {}
         now = listener.now()
@@ -121,8 +120,7 @@ class Connection(asyncio.Protocol):
                 held.task.cancel()
             else:
                 self.listener.look_after(held.task)
-        for task in self._work.values():
-            task.cancel()
+        self._going.cancel()
         for sent in (*self._unsent, *(reply.kept for reply in self._line if reply.kept)):
             self.listener.take_back(*sent)
         self._unsent.clear()
@@ -176,8 +174,7 @@ class Connection(asyncio.Protocol):
         for held in self._held:
             if type(held.request).waits:
                 held.cancel()
-        for task in self._work.values():
-            task.cancel()
+        self._going.cancel()
         self._read_or_not()
 
     def hand_over(self) -> None:
@@ -188,12 +185,11 @@ class Connection(asyncio.Protocol):
             if getattr(held.request, "wait_ms", False):
                 held.abandoned = True
                 held.cancel()
-        for task in self._work.values():
-            task.cancel()
+        self._going.cancel()
 
     @property
     def in_hand(self) -> bool:
-        return bool(self._held) or bool(self._work)
+        return bool(self._held) or bool(self._going)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -564,30 +560,10 @@ class Connection(asyncio.Protocol):
             await self._room.wait()
 
     def start(self, name: object, work: Coroutine[Any, Any, None]) -> None:
-        self.stop(name)
-        # Begun at once: a task that is cancelled before its first step never learns of it, and
-        # could not let go of what it was given.
-        task = begin(work)
-        if task is None:
-            return
-        if self._closing:
-            task.cancel()
-            return
-        self._work[name] = task
-        task.add_done_callback(partial(self._ended, name))
+        self._going.start(name, work, self._closing)
 
     def stop(self, name: object) -> bool:
-        task = self._work.pop(name, None)
-        if task is None:
-            return False
-        task.cancel()
-        return True
-
-    def _ended(self, name: object, task: "asyncio.Task[None]") -> None:
-        if self._work.get(name) is task:
-            del self._work[name]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("what was started on a connection failed", exc_info=error)
+        return self._going.stop(name)
 
     # -- deadlines -------------------------------------------------------------------------------
 
