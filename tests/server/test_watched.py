@@ -99,6 +99,28 @@ def logged(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+def test_a_server_that_cannot_keep_its_event_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever owns the path would write it, and was not told to."""
+
+    async def case() -> None:
+        url, events = f"sqlite:///{tmp_path}/jobs.db", str(tmp_path / "events")
+        owner = await open_store(url)
+        settings = Settings(url=url, port=0, http_port=0, events=events)
+        server = await Server.open(settings)
+        (said,) = [each for each in caplog.messages if "event log" in each]
+        assert said.startswith(f"the event log {events} is not written")
+        await server.stop(0)
+        await owner.close()
+        caplog.clear()
+        server = await Server.open(settings)
+        assert not any("event log" in each for each in caplog.messages), "it is ours"
+        await server.stop(0)
+
+    play(case)
+
+
 @pytest.mark.parametrize("through", ["the path", "its server"])
 def test_what_happens_in_another_process_is_counted_and_logged(
     through: str, tmp_path: Path

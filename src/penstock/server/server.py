@@ -6,6 +6,7 @@ on its own; it joins by a line in `transports.transports_of`.
 
 import asyncio
 import ipaddress
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -30,6 +31,8 @@ from penstock.telemetry.meter import COUNTED_KINDS, POINT_S, Meter
 from penstock.telemetry.store import Telemetry
 
 LOOK_S: Final = 0.5  # how often we look whether the store has ended
+
+log: Final = logging.getLogger("penstock.server")
 
 
 class Server:
@@ -79,6 +82,12 @@ class Server:
             )
             store = await open_store(settings.url, events=events, observer=following)
             undo.push_async_callback(store.close)
+            if events is not None and not store.owned:
+                log.warning(
+                    "the event log %s is not written while another process owns the store:"
+                    " start the server first, or say ?events=DIR in the url of every process",
+                    settings.events,
+                )
             telemetry = Telemetry(store, meter)
             made: list[Transport] = []
             parts = Parts(
