@@ -1,9 +1,11 @@
-"""What holds for every test: how far Hypothesis searches, and that nothing is left running.
+"""What holds for every test: how far Hypothesis searches, that nothing is left running, and that a
+Ctrl-C is heard.
 
 Coroutines are run with `asyncio.run` in the test itself; there is no asyncio plugin.
 """
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Final
@@ -24,6 +26,13 @@ settings.register_profile(
 )
 settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
 settings.load_profile("long" if os.environ.get("PENSTOCK_LONG") == "1" else "default")
+
+
+def pytest_configure() -> None:
+    """What a shell starts in the background ignores a Ctrl-C, and so does whatever it starts itself:
+    the commands that tests interrupt among them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
