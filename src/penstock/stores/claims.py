@@ -173,7 +173,8 @@ class Claims:
                 self._take_back(given, waiter.claim)
         else:
             for waiter, given in served:
-                waiter.future.set_result(given)
+                if not waiter.future.tell(given):
+                    self._take_back(given, waiter.claim)
         for waiter, _ in served:
             self._leave(waiter)
 
