@@ -178,6 +178,8 @@ class Claims:
                 self._leave(waiter)
                 if not waiter.future.tell(given):
                     self._take_back(given, waiter.claim)
+        for waiter, _ in served:
+            del waiter.future  # who has left is found by the deadline, and jobs would be kept by it
 
     def lapse(self, elapsed: int) -> None:
         """Those who have waited as long as they wanted get their answer."""
