@@ -580,6 +580,12 @@ LIKE_THE_LAST: dict[str, Any] = {
 }
 
 
+class Again(StrEnum):
+    TENANT = "default"
+    QUEUE = "q"
+    PRODUCER = "p"
+
+
 def door() -> Door:
     """One through which a push has come."""
     made = Door()
@@ -597,7 +603,10 @@ def test_a_job_that_is_pushed_like_the_last_is_known_at_the_door() -> None:
     ("field", "value"),
     [
         ("tenant", "other"),
+        ("tenant", Again.TENANT),  # equal, and yet no text that a log could hold
         ("queue", "other"),
+        ("queue", Again.QUEUE),
+        ("producer", Again.PRODUCER),
         ("options", (JobOptions(task="mail"),)),  # equal, and yet nobody has looked at it
         ("producer", "other"),
         ("producer", None),

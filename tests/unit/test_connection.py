@@ -636,6 +636,23 @@ async def test_a_job_is_sent_ahead_of_whatever_led_to_its_claim() -> None:
 
 
 @looped
+@pytest.mark.parametrize("end", ["eof_received", "finish"])
+@pytest.mark.parametrize("ticks", [0, 1, 2])
+async def test_a_claim_that_was_told_to_end_is_sent_no_job_ahead(end: str, ticks: int) -> None:
+    """Also if it is told so in the turn in which it was made."""
+    rig = Rig()
+    wire, pusher = rig.wire(), rig.wire()
+    wire.say(Claim(queues=["q"], wait_ms=HOUR, req_id=1))
+    await turns(ticks)
+    getattr(wire.connection, end)()
+    pusher.say(push(2))
+    await turns()
+    assert [answer.get("lease") for answer in wire.told()] == [None]
+    assert await active(rig) == 0
+    await rig.close()
+
+
+@looped
 async def test_a_part_without_a_bulk_is_refused_of_one_job_too() -> None:
     rig = Rig()
     wire = rig.wire()

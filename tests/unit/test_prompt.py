@@ -263,6 +263,41 @@ async def test_a_signal_that_cancels_in_the_midst_of_it_is_told_and_the_answer_i
         await task
 
 
+@looped
+async def test_who_was_cancelled_an_instant_before_hears_of_it_once() -> None:
+    future, other, seen = prompt(), asyncio.get_running_loop().create_future(), list[str]()
+
+    async def wait() -> None:
+        try:
+            await future
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+        await other
+        seen.append("went on")
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+
+    def settle() -> None:
+        future.cancel()
+        assert not future.settle(7)
+
+    await by_a_callback(settle)
+    await turns()
+    assert seen == ["cancelled"]
+    other.set_result(None)
+    await task
+    assert seen == ["cancelled", "went on"]
+
+
+@looped
+async def test_where_nobody_awaits_it_yet_a_signal_is_told_too() -> None:
+    future = prompt()
+    future.cancel()
+    assert not future.settle(7)
+    assert not future.tell(7)
+
+
 # -- where it is used ------------------------------------------------------------------------------
 
 
@@ -305,6 +340,30 @@ async def test_a_job_for_somebody_whom_a_signal_cancels_meanwhile_is_given_to_an
     await by_a_callback(push)
     with pytest.raises(asyncio.CancelledError):
         await gone
+    lease = await store.claim(T, ["q"])
+    assert lease is not None
+    assert [job.payload for job in lease.jobs] == [b"1"]
+
+
+@looped
+async def test_jobs_for_several_of_whom_one_is_cancelled_meanwhile_reach_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = await open_store("memory://", clock=ManualClock())
+    claims = [asyncio.create_task(store.claim(T, ["q"], wait_ms=HOUR)) for _ in range(3)]
+    await asyncio.sleep(0)
+    told = Prompt.set_result
+
+    def signalled(future: Prompt[Any], answer: Any, /) -> None:
+        claims[1].cancel()
+        told(future, answer)
+
+    monkeypatch.setattr(Prompt, "set_result", signalled)
+    await store.push_jobs(T, "q", [JobSpec(payload=b"%d" % number) for number in range(3)])
+    await turns()
+    assert claims[1].cancelled()
+    heard = [lease.jobs[0].payload for each in (0, 2) if (lease := claims[each].result())]
+    assert heard == [b"0", b"2"]
     lease = await store.claim(T, ["q"])
     assert lease is not None
     assert [job.payload for job in lease.jobs] == [b"1"]

@@ -515,6 +515,19 @@ async def test_a_push_larger_than_a_message_may_be_is_refused_here() -> None:
 
 
 @looped
+async def test_a_sequence_of_no_producer_is_refused_though_the_last_push_was_right() -> None:
+    async with World() as world:
+        await world.store.push("default", ONE)
+        for one in (
+            world.store.push("default", ONE, sequence=1),
+            world.store.push_one("default", "q", b"1", ONE[0].options, (None, 1, None)),
+        ):
+            with pytest.raises(Invalid) as caught:
+                await one
+            assert caught.value.field == "producer"
+
+
+@looped
 async def test_a_link_that_is_one_producer_too_many_pushes_without_a_number() -> None:
     inner = EmbeddedStore.in_memory(caps=Caps(producers=1))
     listener = Listener(inner, NATIVE, Open())

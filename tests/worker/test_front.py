@@ -9,6 +9,8 @@ import pytest
 
 from penstock import Penstock
 from penstock.model.job import JobOptions, Run
+from penstock.model.store import Store
+from penstock.stores.embedded import EmbeddedStore
 from penstock.worker.contexts import Contexts
 from penstock.worker.front import Front
 from penstock.worker.held import Held, Work
@@ -116,3 +118,57 @@ def test_the_home_thread_hears_of_a_job_before_it_hears_of_its_end(ends: str) ->
     assert first == "3 begun"
     assert set(rest) == {"ended"}
     assert began[:1] == ([] if ends == "refused" else [[]]), "and of neither before it begins"
+
+
+def test_a_job_that_ends_at_once_is_heard_of_first_also_when_another_ends_before_it() -> None:
+    """In the same turn: the end of the other is about to be told already."""
+    here = EmbeddedStore.in_memory()
+
+    class App(Penstock):
+        async def store(self) -> Store:
+            """One that lives on the loop of the handlers, as a connection does."""
+            return here
+
+    app = App("memory://")
+    heard: list[str] = []
+    go_on: list[asyncio.Future[None]] = []
+
+    @app.task(queue="q", name="slow")
+    async def slow() -> None:
+        await go_on[0]
+
+    @app.task(queue="q", name="quick")
+    async def quick() -> None: ...
+
+    async def case() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        go_on.append(loop.create_future())
+
+        def hear(works: list[Work], what: str) -> None:
+            heard.extend(f"{work.task.name} {what}" for work in works)
+            if len(heard) == 4:
+                over.set()
+
+        def adopt(held: Held, works: list[Work]) -> None:
+            hear(works, "begun")
+
+        def ended(works: list[Work]) -> None:
+            hear(works, "ended")
+
+        contexts = Contexts(app, "worker", lambda work: lambda job, report: None)
+        pool = AsyncPool(app, contexts, loop=loop, home=loop, ended=ended)
+        front = Front(app, loop, pool, None, take=lambda lease: None, adopt=adopt)
+        said = {"queues": ["q"], "n": 1, "lease_ms": None, "worker": "w", "wait_ms": 30_000}
+        await here.push_one("default", "q", b"{}", (JobOptions(task="slow"),))
+        await front.claim(**said)
+        waiting = asyncio.create_task(front.claim(**said))
+        while not here.engine.waiting:  # noqa: ASYNC110 - the next turn will have done it
+            await asyncio.sleep(0)
+        go_on[0].set_result(None)
+        await here.push_one("default", "q", b"{}", (JobOptions(task="quick"),))
+        await waiting
+        await over.wait()
+        await here.close()
+
+    run(case)
+    assert heard.index("quick begun") < heard.index("quick ended")

@@ -146,6 +146,8 @@ class Door:
             or tenant != self._tenant
             or producer != self._producer
             or len(options) != 1
+            or type(queue) is not str  # what is equal may be of a kind that no log can hold
+            or type(tenant) is not str
             or type(payload) is not bytes
             or len(payload) > MAX_PAYLOAD
         ):
@@ -154,7 +156,8 @@ class Door:
             if sequence is not None or content is not None:
                 return False
         elif (
-            type(sequence) is not int
+            type(producer) is not str
+            or type(sequence) is not int
             or type(content) is not bytes
             or not 0 <= sequence <= MAX_ID
             or len(content) != DIGEST_BYTES

@@ -162,20 +162,24 @@ class Claims:
 
     def hand_over(self) -> None:
         """Those who were served hear of it: one alone at once, several in the next turn. They leave
-        the line when they have heard: an idle worker waits for nothing but its job."""
+        the line when it is on its way: an idle worker waits for nothing but its job. One that goes
+        on at once may do so as somebody who waits no more, and may wait again."""
         served, self.served = self.served, []
         if len(served) == 1:
             ((waiter, given),) = served
             future = waiter.future
             if future.ahead is not None:
                 future.ahead(given)
+            self._leave(waiter)
             if not future.settle(given):
                 self._take_back(given, waiter.claim)
         else:
             for waiter, given in served:
-                waiter.future.set_result(given)
+                self._leave(waiter)
+                if not waiter.future.tell(given):
+                    self._take_back(given, waiter.claim)
         for waiter, _ in served:
-            self._leave(waiter)
+            del waiter.future  # who has left is found by the deadline, and jobs would be kept by it
 
     def lapse(self, elapsed: int) -> None:
         """Those who have waited as long as they wanted get their answer."""

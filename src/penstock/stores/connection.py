@@ -356,7 +356,7 @@ class Connection(asyncio.Protocol):
     def _foretell(self, held: Held, given: object) -> None:
         """Send the answer ahead of the coroutines that lead to it, if it is known already: they go
         on when it is on its way."""
-        if self._line or self._closing or held.abandoned:
+        if self._line or self._closing or held.stopped:
             return
         request, face = held.request, held.face
         answer = request.foretold(face, given)
@@ -413,8 +413,7 @@ class Connection(asyncio.Protocol):
         if held is None or held.abandoned or held.told:
             return False
         held.abandoned = True
-        assert held.task is not None
-        held.task.cancel()
+        held.cancel()
         return True
 
     # -- answers ---------------------------------------------------------------------------------

@@ -282,6 +282,8 @@ class Engine:
 
     async def close(self) -> None:
         """Finish what was begun, and let go of everything, however the store has ended."""
+        if self.telling.untold:  # of a turn that gave a job to whoever closes us
+            self.telling.pass_on()
         self.end(CLOSED)
         if self._let_go:
             return

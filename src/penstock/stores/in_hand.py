@@ -21,18 +21,20 @@ Sent = tuple[Request, "Face", Answer]  # what may have to be taken back
 class Held:
     """A request that waits."""
 
-    __slots__ = ("abandoned", "face", "reply", "request", "task", "told")
+    __slots__ = ("abandoned", "face", "reply", "request", "stopped", "task", "told")
 
     def __init__(self, request: Request, face: "Face", reply: "Reply | None") -> None:
         self.request = request
         self.face = face
         self.reply = reply  # its place in line, if it has no number
         self.abandoned = False
+        self.stopped = False  # told to end
         self.told = False  # answered, though not at its end yet
         self.task: asyncio.Task[Answer] | None = None
 
     def cancel(self) -> None:
         if self.task is not None and not self.told:
+            self.stopped = True
             self.task.cancel()
 
 

@@ -39,14 +39,14 @@ class Prompt(asyncio.Future[T]):
         all the same, the loop says so when it is asked to go on with another."""
         within = self._within
         if within is None or not (outside or current_task(self.get_loop()) is None):
-            self.set_result(answer)
-            return True
+            return self.tell(answer)
         resume = self._resume
-        self.remove_done_callback(resume)
+        removed = self.remove_done_callback(resume)
         try:
             self.set_result(answer)
         except asyncio.InvalidStateError:
-            self.get_loop().call_soon(resume, self, context=within)
+            if removed:  # else it is called already
+                self.get_loop().call_soon(resume, self, context=within)
             return False
         try:
             within.run(resume, self)
@@ -57,6 +57,14 @@ class Prompt(asyncio.Future[T]):
         except (SystemExit, KeyboardInterrupt) as error:
             # Meant for whoever runs the loop; a transport whose callback this is would keep it.
             self.get_loop().call_soon(_leave, error)
+        return True
+
+    def tell(self, answer: T) -> bool:
+        """The same, and what awaits it goes on in the next turn."""
+        try:
+            self.set_result(answer)
+        except asyncio.InvalidStateError:
+            return False
         return True
 
 

@@ -135,6 +135,7 @@ class RemoteStore(RemoteManaging):
         link = self._link()
         plain = (
             producer is None
+            and sequence is None
             and content is None
             and bulk is None
             and durability is None

@@ -30,7 +30,7 @@ class Waiter:
         self.tenant = claim.tenant
         self.queues = claim.queues
         self.deadline = deadline  # elapsed
-        self.future = future  # of what it is given, or None
+        self.future = future  # of what it is given, or None; unset once it has been told
         self.serial = serial
         self.limited = limited  # a rate has held it back, and that was counted
         self.served = False  # it has been given something, and is in line until it has heard of it

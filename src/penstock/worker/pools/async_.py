@@ -45,6 +45,7 @@ class AsyncPool:
         self._home = home
         self._tell = ended
         self._done: list[Work] = []  # in this turn
+        self._flushing: asyncio.Handle  # at whose end they are told
 
     # -- on the home thread ----------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class AsyncPool:
                     context = copy_context()
                     awaited = context.run(call.send, None)
                     if begun is not None:
-                        begun()
+                        self._tell_first(begun)
                         begun = None
                     work.handle = asyncio.current_task(self._loop)
                     self._begin_rest(left)
@@ -89,7 +90,7 @@ class AsyncPool:
             except Exception as error:  # noqa: BLE001 - ours, not the handler's
                 work.broke(error)
             if begun is not None:
-                begun()
+                self._tell_first(begun)
                 begun = None
             self._ended(work)
             task = task or asyncio.current_task(self._loop)
@@ -126,9 +127,15 @@ class AsyncPool:
         if work.handle is not None:
             work.handle.cancel()
 
+    def _tell_first(self, begun: Callable[[], object]) -> None:
+        begun()
+        if self._done:  # others have ended in this turn, and what has begun may end with them
+            self._flushing.cancel()
+            self._flushing = self._loop.call_soon(self._flush)
+
     def _ended(self, work: Work) -> None:
         if not self._done:
-            self._loop.call_soon(self._flush)
+            self._flushing = self._loop.call_soon(self._flush)
         self._done.append(work)
 
     def _flush(self) -> None:
