@@ -162,6 +162,21 @@ async def talks(ctx: Context, n: int) -> dict[str, Any]:
     return {"n": n, "attempt": ctx.attempt, "results": list(ctx.results.values())}
 
 
+@app.task(max_attempts=1)
+async def mumbles(ctx: Context, how: str) -> str:
+    odd: Any = {"number": 5, "percent": 33.3, "text": "\ud800" + "x" * 20_000}.get(how)
+    if how == "percent":
+        ctx.progress(odd)
+    elif how == "fails":
+        raise ValueError("no file \ud800")
+    elif how == "nameless":
+        raise type("", (Exception,), {})("nobody knows")
+    else:
+        ctx.progress(50, str(odd))
+        ctx.log(odd)
+    return how
+
+
 @app.task(queue="rows", batch=10)
 def rows(items: list[int]) -> list[Any]:
     return [ValueError("odd") if n % 2 else n for n in items]

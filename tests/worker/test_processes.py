@@ -47,6 +47,36 @@ def test_handlers_in_processes_answer_speak_and_are_stopped() -> None:
     run(case)
 
 
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_whatever_a_handler_says_is_kept_or_refused_where_it_is_said(pool: str) -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
+            jobs = {
+                how: await shop.mumbles.apush(how)
+                for how in ("number", "percent", "text", "fails", "nameless")
+            }
+            ended = {how: await ending(job) for how, job in jobs.items()}
+            assert ended == {
+                "number": "dead Invalid",
+                "percent": "dead Invalid",
+                "text": "'text'",
+                "fails": "dead ValueError",
+                "nameless": "dead Exception",
+            }
+            (error,) = (await seen(app, jobs["percent"].id)).errors
+            assert error.message.startswith("percent: 33.3 is not an integer")
+            (error,) = (await seen(app, jobs["fails"].id)).errors
+            assert error.message == r"no file \ud800"
+            said = await seen(app, jobs["text"].id)
+            assert said.progress == 50
+            assert said.progress_message == r"\ud800" + "x" * 4_090
+            (line,) = await (await app.store()).logs(app.tenant, said.id)
+            assert line.message == r"\ud800" + "x" * 16_378
+
+    run(case)
+
+
 def test_a_job_that_kills_its_process_is_dead_and_others_go_on() -> None:
     async def case() -> None:
         app = shop.app

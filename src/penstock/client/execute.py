@@ -22,6 +22,8 @@ from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
 from penstock.client.errors import Retry
 from penstock.client.soft import within
+from penstock.model.checks import check_error, kept_text
+from penstock.model.checks_values import MAX_NAME_BYTES
 from penstock.model.fingerprint import masked
 from penstock.model.job import Codec, Job, JobError
 
@@ -203,7 +205,14 @@ def job_error(error: BaseException) -> JobError:
         frames = frames.tb_next
     lines = traceback.format_exception(type(error), error, frames, limit=-TRACE_FRAMES)
     kind, message = _told(error)
-    return JobError(kind=kind, message=message, trace="".join(lines))
+    # As it will be kept: from here it goes to another process, or into a log.
+    return check_error(
+        JobError(
+            kind=kept_text(kind, MAX_NAME_BYTES) or "Exception",
+            message=message,
+            trace="".join(lines),
+        )
+    )
 
 
 def _told(error: BaseException) -> tuple[str, str]:
