@@ -131,6 +131,8 @@ def test_prefixes_are_literal(prefix: str, other: str) -> None:
 async def test_a_hash_is_sixteen_hex_digits(h: Harness) -> None:
     with pytest.raises(Invalid, match="is not 16 hexadecimal digits"):
         await service(h).ainstall_tick("%", "report", messages(h, 1))
+    with pytest.raises(Invalid, match="'report' is not 16 hexadecimal digits"):
+        await service(h).auninstall_tick(ONE, "report")  # the wrong way round
 
 
 # -- again and again -------------------------------------------------------------------------------

@@ -110,6 +110,8 @@ class CronService(Generic[M]):
         """Remove the messages of a config, or of all under the prefix, that nobody has been given
         yet; answers how many."""
         _check_prefix(prefix)
+        if config_hash is not None:
+            _check_hash(prefix, config_hash)
         waiting = await self._waiting(prefix)
         return await self._remove([job for job, hash_ in waiting if config_hash in (None, hash_)])
 
