@@ -68,6 +68,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CronMessage(msgspec.Struct, frozen=True):
+    """A message for one instant."""
+
     payload: Any
     at: Instant
 
