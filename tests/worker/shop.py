@@ -87,6 +87,15 @@ async def exits(how: str) -> str:
     return "went on"
 
 
+kept: list[bytes] = []
+
+
+@app.task
+def grows(mb: int) -> int:
+    kept.append(b"x" * (mb << 20))
+    return os.getpid()
+
+
 @app.task
 async def fails(why: str) -> None:
     raise ValueError(why)

@@ -4,11 +4,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from penstock.client.home import Home
 from penstock.model.lifecycle import State
+from penstock.worker.limits import rss_mb
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 from tests.worker import shop
@@ -92,6 +94,27 @@ def test_a_job_that_kills_its_process_is_dead_and_others_go_on() -> None:
             assert error.message == "the process that ran it ended with exit code 3"
 
     run(case)
+
+
+def test_a_process_of_the_pool_that_has_grown_too_large_is_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    limit_mb = round(rss_mb()) + 100  # this process is the worker, and stays
+
+    async def case() -> None:
+        app = shop.app
+        settings: dict[str, Any] = {"where": WHERE, "concurrency": 1, "max_rss_mb": limit_mb}
+        async with closing(app), working(app, pool="process", **settings) as worker:
+            small, large, after = [await shop.grows.apush(mb) for mb in (1, limit_mb, 1)]
+            pids = [await job.aresult(60) for job in (small, large, after)]
+            assert pids[0] == pids[1] != pids[2]
+            assert not worker.outlived
+
+    run(case)
+    said = [record for record in caplog.records if "of the pool" in record.getMessage()]
+    assert [record.levelname for record in said] == ["INFO"]
+    assert "MB and is replaced" in said[0].getMessage()
 
 
 def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> None:
