@@ -135,6 +135,14 @@ async def test_a_hash_is_sixteen_hex_digits(h: Harness) -> None:
         await service(h).auninstall_tick(ONE, "report")  # the wrong way round
 
 
+@on_each_store
+async def test_a_message_without_an_instant_is_refused(h: Harness) -> None:
+    nowhen: Any = None
+    with pytest.raises(Invalid, match="at: is None"):
+        await service(h).ainstall_tick(ONE, "report", [CronMessage("now?", nowhen)])
+    assert await service(h).queue.atry_poll() is None
+
+
 # -- again and again -------------------------------------------------------------------------------
 
 
