@@ -138,7 +138,9 @@ def _usage(argument: Any) -> str:
 def _spelled(option: Any, said: inspect.Parameter) -> str:
     value = option.metavar or _value(said.annotation)
     shown = f" {value}" if value and not option.is_flag else ""
-    return ", ".join(f"`{each}{shown}`" for each in option.opts).replace("|", "\\|")
+    return ", ".join(f"`{each}{shown}`" for each in (*option.opts, *option.secondary_opts)).replace(
+        "|", "\\|"
+    )
 
 
 def _value(hint: Any) -> str:

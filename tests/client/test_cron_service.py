@@ -131,6 +131,16 @@ def test_prefixes_are_literal(prefix: str, other: str) -> None:
 async def test_a_hash_is_sixteen_hex_digits(h: Harness) -> None:
     with pytest.raises(Invalid, match="is not 16 hexadecimal digits"):
         await service(h).ainstall_tick("%", "report", messages(h, 1))
+    with pytest.raises(Invalid, match="'report' is not 16 hexadecimal digits"):
+        await service(h).auninstall_tick(ONE, "report")  # the wrong way round
+
+
+@on_each_store
+async def test_a_message_without_an_instant_is_refused(h: Harness) -> None:
+    nowhen: Any = None
+    with pytest.raises(Invalid, match="at: is None"):
+        await service(h).ainstall_tick(ONE, "report", [CronMessage("now?", nowhen)])
+    assert await service(h).queue.atry_poll() is None
 
 
 # -- again and again -------------------------------------------------------------------------------

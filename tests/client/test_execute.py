@@ -409,6 +409,18 @@ def test_errors_that_come_too_late_are_logged(
         assert said[-1] == "outer after_run Completed"
 
 
+def test_a_soft_timeout_that_comes_behind_the_handler_takes_nothing_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Late(Middleware):
+        def after_run(self, context: Context, outcome: Any) -> None:
+            raise SoftTimeout  # as in a thread or a process: wherever that is
+
+    with Penstock("memory://", middleware=[Late()]) as app, caplog.at_level(logging.ERROR):
+        assert run(app, lambda: 5) == Completed(b"5")
+        assert {record.message for record in caplog.records} == {"Late.after_run failed"}
+
+
 def test_an_error_before_a_run_fails_the_attempt(
     around: tuple[Noting, Noting], said: list[str]
 ) -> None:

@@ -97,6 +97,27 @@ def test_where_there_is_no_store_the_doctor_says_so(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_doctor_looks_at_the_store_that_other_commands_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled("sqlite:///penstock.db")
+
+    def looked_at(*words: str) -> tuple[int, str]:
+        code, said, _ = run("doctor", "--json", *words)
+        return code, json.loads(said)["store"]["url"]
+
+    assert looked_at() == (0, "sqlite:///penstock.db")
+    Path("penstock.toml").write_text('url = "sqlite:///settings.db"\n', encoding="utf-8")
+    assert looked_at() == (1, "sqlite:///settings.db")
+    monkeypatch.setenv("PENSTOCK_URL", "sqlite:///environment.db")
+    assert looked_at() == (1, "sqlite:///environment.db")
+    assert looked_at("--url", "sqlite:///penstock.db") == (0, "sqlite:///penstock.db")
+    assert looked_at("sqlite:///penstock.db") == (0, "sqlite:///penstock.db")
+    code, _, said = run("doctor", "sqlite:///penstock.db", "--url", "sqlite:///other.db")
+    assert (code, "the store is said twice" in said) == (2, True)
+
+
 def lake_of(place: Path, *segments: str) -> Path:
     """A lake whose step 0 took in the first of these segments, and whose step 1 was cut short."""
     checkpoint = place / "lake" / "_checkpoint"

@@ -173,3 +173,13 @@ def test_the_log_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> N
     captured = capsys.readouterr()
     assert captured.out == ""
     assert [json.loads(line)["message"] for line in captured.err.splitlines()] == ["heard"]
+
+
+def test_a_line_is_written_whatever_was_said() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    odd = {"path": "\udc80.txt", "circle": circle, "count": 3}
+    said = logging.makeLogRecord({"msg": "no file \udc80.txt", "levelname": "ERROR", **odd})
+    line = json.loads(JsonLines().format(said))
+    assert (line["message"], line["path"]) == (r"no file \udc80.txt", r"\udc80.txt")
+    assert (line["circle"], line["count"]) == ("[[...]]", 3)

@@ -87,6 +87,15 @@ async def exits(how: str) -> str:
     return "went on"
 
 
+kept: list[bytes] = []
+
+
+@app.task
+def grows(mb: int) -> int:
+    kept.append(b"x" * (mb << 20))
+    return os.getpid()
+
+
 @app.task
 async def fails(why: str) -> None:
     raise ValueError(why)
@@ -160,6 +169,21 @@ async def talks(ctx: Context, n: int) -> dict[str, Any]:
     ctx.progress(40, "so far")
     ctx.log("said")
     return {"n": n, "attempt": ctx.attempt, "results": list(ctx.results.values())}
+
+
+@app.task(max_attempts=1)
+async def mumbles(ctx: Context, how: str) -> str:
+    odd: Any = {"number": 5, "percent": 33.3, "text": "\ud800" + "x" * 20_000}.get(how)
+    if how == "percent":
+        ctx.progress(odd)
+    elif how == "fails":
+        raise ValueError("no file \ud800")
+    elif how == "nameless":
+        raise type("", (Exception,), {})("nobody knows")
+    else:
+        ctx.progress(50, str(odd))
+        ctx.log(odd)
+    return how
 
 
 @app.task(queue="rows", batch=10)

@@ -4,11 +4,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from penstock.client.home import Home
 from penstock.model.lifecycle import State
+from penstock.worker.limits import rss_mb
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 from tests.worker import shop
@@ -47,6 +49,36 @@ def test_handlers_in_processes_answer_speak_and_are_stopped() -> None:
     run(case)
 
 
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_whatever_a_handler_says_is_kept_or_refused_where_it_is_said(pool: str) -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
+            jobs = {
+                how: await shop.mumbles.apush(how)
+                for how in ("number", "percent", "text", "fails", "nameless")
+            }
+            ended = {how: await ending(job) for how, job in jobs.items()}
+            assert ended == {
+                "number": "dead Invalid",
+                "percent": "dead Invalid",
+                "text": "'text'",
+                "fails": "dead ValueError",
+                "nameless": "dead Exception",
+            }
+            (error,) = (await seen(app, jobs["percent"].id)).errors
+            assert error.message.startswith("percent: 33.3 is not an integer")
+            (error,) = (await seen(app, jobs["fails"].id)).errors
+            assert error.message == r"no file \ud800"
+            said = await seen(app, jobs["text"].id)
+            assert said.progress == 50
+            assert said.progress_message == r"\ud800" + "x" * 4_090
+            (line,) = await (await app.store()).logs(app.tenant, said.id)
+            assert line.message == r"\ud800" + "x" * 16_378
+
+    run(case)
+
+
 def test_a_job_that_kills_its_process_is_dead_and_others_go_on() -> None:
     async def case() -> None:
         app = shop.app
@@ -62,6 +94,27 @@ def test_a_job_that_kills_its_process_is_dead_and_others_go_on() -> None:
             assert error.message == "the process that ran it ended with exit code 3"
 
     run(case)
+
+
+def test_a_process_of_the_pool_that_has_grown_too_large_is_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    limit_mb = round(rss_mb()) + 100  # this process is the worker, and stays
+
+    async def case() -> None:
+        app = shop.app
+        settings: dict[str, Any] = {"where": WHERE, "concurrency": 1, "max_rss_mb": limit_mb}
+        async with closing(app), working(app, pool="process", **settings) as worker:
+            small, large, after = [await shop.grows.apush(mb) for mb in (1, limit_mb, 1)]
+            pids = [await job.aresult(60) for job in (small, large, after)]
+            assert pids[0] == pids[1] != pids[2]
+            assert not worker.outlived
+
+    run(case)
+    said = [record for record in caplog.records if "of the pool" in record.getMessage()]
+    assert [record.levelname for record in said] == ["INFO"]
+    assert "MB and is replaced" in said[0].getMessage()
 
 
 def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> None:

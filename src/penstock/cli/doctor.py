@@ -5,6 +5,7 @@ It opens a store for reading only, whoever owns it, and changes nothing.
 
 import importlib.metadata
 import json
+import os
 import platform
 import sys
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ from penstock.kernel.read import totals
 from penstock.model.errors import PenstockError
 from penstock.model.policy import DEFAULT_CAPS
 from penstock.open import journal_at
+from penstock.settings import load
 from penstock.spark.needs import needs
 from penstock.spark.state import state_of
 from penstock.stores.backup import inspect
@@ -30,19 +32,18 @@ from penstock.stores.journal.there import check_kind, hindrance, is_there
 PARTS: Final = ("msgspec", "apsw", "cronsim", "uvloop", "rocksdict", "typer")
 
 
-USUAL: Final = "sqlite:///penstock.db"  # what is looked at if it is there
-
-
 def doctor(url: str | None, *, lake: str | None, check: bool, as_json: bool) -> int:
     """Answers the exit code: 0 if nothing is wrong."""
     report: dict[str, Any] = {"machine": _machine(), "spark": needs()}
     problems: list[str] = []
     try:
-        at = url or USUAL
-        journal, path = journal_at(at)
+        loaded = load(environ=os.environ, flags={"url": url})
+        at = loaded.settings.url
+        with loaded.saying_who():
+            journal, path = journal_at(at)
         report["store"] = store = _where(at, journal, path)
         if not store["exists"]:
-            if url is not None:
+            if "url" in loaded.sources:  # the usual one need not be there
                 problems.append(f"there is no store at {path}: name the url of one")
         else:
             # How long a replay or a check by SQLite takes is not known before it is over.
@@ -142,7 +143,13 @@ def _said(value: Any) -> str:
 def command(
     url: Annotated[
         str | None,
-        typer.Argument(help=f"The store to look at; left out: {USUAL}, if it is there."),
+        typer.Argument(
+            help="The store to look at. Unsaid: PENSTOCK_URL, penstock.toml,"
+            " sqlite:///penstock.db if it is there."
+        ),
+    ] = None,
+    named: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="The same, as others have it said.")
     ] = None,
     lake: Annotated[
         str | None, typer.Option(metavar="DIR", help="Tables of a pipeline to look at as well.")
@@ -153,7 +160,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what this machine has and how a store is doing; change nothing."""
-    raise typer.Exit(doctor(url, lake=lake, check=check, as_json=as_json))
+    if url is not None and named is not None:
+        raise typer.BadParameter("the store is said twice", param_hint="--url")
+    raise typer.Exit(doctor(url or named, lake=lake, check=check, as_json=as_json))
 
 
 def add(app: typer.Typer) -> None:

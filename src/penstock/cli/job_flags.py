@@ -119,7 +119,7 @@ class JobFlags(WorkFlags):
     ] = "live"
     group: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Jobs of a group are run in turn with other groups."),
+        typer.Option(metavar="NAME", help="Jobs of a group run one at a time, in order."),
     ] = None
     depends_on: Annotated[
         list[int] | None,

@@ -38,6 +38,7 @@ def waits(*after: Duration, jitter: Jitter = "none") -> Backoff:
 
 
 def at_once() -> Backoff:
+    """Try again without a wait."""
     return Backoff(kind="none")
 
 

@@ -12,6 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.model.checks import MAX_MESSAGE_BYTES, MAX_TRACE_BYTES, MAX_WORD_BYTES, kept_text
+from penstock.model.checks_values import check_int, check_text, show
+from penstock.model.errors import Invalid
 from penstock.model.job import Job, JobOptions, LogLine
 
 log: Final = logging.getLogger("penstock.job")
@@ -73,12 +76,17 @@ class Context:
 
     def progress(self, percent: int, message: str | None = None) -> None:
         """How far the job is, 0 to 100."""
+        check_int(percent, "percent", 0, 100)
+        if message is not None:
+            message = _kept(message, MAX_MESSAGE_BYTES)
         self._tell(Report(progress=percent, message=message))
 
     def log(self, message: str, level: str = "info") -> None:
         """A line kept with the job (the last 100 are), and in the worker's own log."""
+        check_text(level, "level", MAX_WORD_BYTES, empty_ok=False)
+        kept = _kept(message, MAX_TRACE_BYTES)
         log.log(_LEVELS.get(level, logging.INFO), message, extra={"job": self.job.id})
-        self._tell(Report(logs=[LogLine(0, message, level)]))
+        self._tell(Report(logs=[LogLine(0, kept, level)]))
 
     def partial(self, value: Any) -> None:
         """A part of the result, for whoever watches: an event, kept nowhere."""
@@ -96,3 +104,11 @@ class Context:
     def _tell(self, report: Report) -> None:
         if self._say is not None:
             self._say(self.job.id, report)
+
+
+def _kept(text: str, max_bytes: int) -> str:
+    """A text as a store keeps it. What is too long is cut, and what has no UTF-8 form is spelled
+    out: it often is somebody else's, and no reason to fail a job."""
+    if type(text) is not str:
+        raise Invalid(f"is {show(text)}, not a plain str", "message")
+    return kept_text(text, max_bytes)

@@ -68,6 +68,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CronMessage(msgspec.Struct, frozen=True):
+    """A message for one instant."""
+
     payload: Any
     at: Instant
 
@@ -110,6 +112,8 @@ class CronService(Generic[M]):
         """Remove the messages of a config, or of all under the prefix, that nobody has been given
         yet; answers how many."""
         _check_prefix(prefix)
+        if config_hash is not None:
+            _check_hash(prefix, config_hash)
         waiting = await self._waiting(prefix)
         return await self._remove([job for job, hash_ in waiting if config_hash in (None, hash_)])
 
@@ -121,20 +125,24 @@ class CronService(Generic[M]):
         now = self._clock.now_ms()
         _check_prefix(prefix)
         _check_hash(prefix, config_hash)
-        instants, payloads, keys = [], [], []
+        instants: list[int] = []
+        payloads: list[bytes] = []
+        keys: list[str] = []
         for message in iterable(messages, "messages", "several CronMessage(…)"):
             if not isinstance(message, CronMessage):
                 raise BadDeclaration(
                     f"has {show(message)} in it, not a CronMessage(payload, at)", "messages"
                 )
             at = instant_ms(message.at, "at")
-            key = instant_key(prefix, config_hash, at or 0)
+            if at is None:
+                raise Invalid("is None: a message that comes by the clock has its instant", "at")
+            key = instant_key(prefix, config_hash, at)
             instants.append(at)
             payloads.append(self.queue.encoded(message.payload))
             keys.append(key)
         if not keys:
             return 0
-        keep = [keep_key_ms(at or 0, now) for at in instants]
+        keep = [keep_key_ms(at, now) for at in instants]
         # Kept as long as its key, so that one that was removed is told from one that was delivered.
         options = [replace(self.queue.options, tags=(TAG,), retain_ms=each) for each in keep]
         claims = [KeyClaim(key, "return", each) for key, each in zip(keys, keep, strict=True)]

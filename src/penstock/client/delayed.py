@@ -159,6 +159,8 @@ class AckBatch(Sequence[AckEnvelope[M]]):
 
 
 class DelayedQueue(Generic[M]):
+    """Every call blocks; its asynchronous twin begins with `a`. On a bare Store only those are."""
+
     @overload
     def __init__(
         self: "DelayedQueue[Any]",

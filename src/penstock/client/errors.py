@@ -57,6 +57,8 @@ class SoftTimeout(BaseException):
 
 
 class BlocksTheLoop(RuntimeError):
+    """A synchronous call was made inside a running event loop; nothing has been done."""
+
     def __init__(self, call: str, instead: str) -> None:
         super().__init__(
             f"{call} would block the running event loop; use `await {instead}` in asynchronous code"
@@ -68,6 +70,8 @@ class BlocksTheLoop(RuntimeError):
 
 
 class UnknownTask(LookupError):
+    """No task of that name is registered with the app."""
+
     def __init__(self, name: str, known: list[str]) -> None:
         names = ", ".join(known) or "none"
         super().__init__(f"no task is called {name!r}; known here: {names}")

@@ -20,8 +20,10 @@ from msgspec.structs import astuple
 
 from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
-from penstock.client.errors import Retry
+from penstock.client.errors import Retry, SoftTimeout
 from penstock.client.soft import within
+from penstock.model.checks import check_error, kept_text
+from penstock.model.checks_values import MAX_NAME_BYTES
 from penstock.model.fingerprint import masked
 from penstock.model.job import Codec, Job, JobError
 
@@ -166,7 +168,7 @@ class Executor:
         for each in reversed(entered):
             try:
                 each.after_run(context, outcome)
-            except Exception:
+            except (Exception, SoftTimeout):  # the handler has ended in time
                 log.exception("%s.after_run failed", type(each).__name__)
 
 
@@ -203,7 +205,14 @@ def job_error(error: BaseException) -> JobError:
         frames = frames.tb_next
     lines = traceback.format_exception(type(error), error, frames, limit=-TRACE_FRAMES)
     kind, message = _told(error)
-    return JobError(kind=kind, message=message, trace="".join(lines))
+    # As it will be kept: from here it goes to another process, or into a log.
+    return check_error(
+        JobError(
+            kind=kept_text(kind, MAX_NAME_BYTES) or "Exception",
+            message=message,
+            trace="".join(lines),
+        )
+    )
 
 
 def _told(error: BaseException) -> tuple[str, str]:

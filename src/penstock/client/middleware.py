@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class Middleware:
+    """Every hook does nothing until a subclass says otherwise."""
+
     def before_push(self, task: "Task[..., Any, Any]", plan: "Plan") -> "Plan":
         """How the jobs are pushed; answers the plan, changed or as it is."""
         return plan

@@ -83,6 +83,7 @@ __all__ = [
     "check_tenant",
     "check_wait_ms",
     "check_watch",
+    "kept_text",
 ]
 
 MAX_QUEUES: Final = 1_000  # of one claim
@@ -226,12 +227,13 @@ def check_error(error: JobError) -> JobError:
             raise Invalid(f"is {show(value)}, not a plain str", field)
     return JobError(
         kind=error.kind,
-        message=_cut(error.message, MAX_MESSAGE_BYTES),
-        trace=_cut(error.trace, MAX_TRACE_BYTES),
+        message=kept_text(error.message, MAX_MESSAGE_BYTES),
+        trace=kept_text(error.trace, MAX_TRACE_BYTES),
     )
 
 
-def _cut(text: str, max_bytes: int) -> str:
+def kept_text(text: str, max_bytes: int) -> str:
+    """The text with a UTF-8 form of at most so many bytes: cut, lone surrogates spelled out."""
     if len(text) <= max_bytes and text.isascii():
         return text
     encoded = text[:max_bytes].encode("utf-8", "backslashreplace")

@@ -36,54 +36,80 @@ class PenstockError(Exception):
 
 
 class Invalid(PenstockError):
+    """A value is wrong; `field` says which."""
+
     code = "invalid"
 
 
 class PayloadTooLarge(PenstockError):
+    """A payload has more bytes than one may have."""
+
     code = "payload_too_large"
 
 
 class BatchTooLarge(PenstockError):
+    """More was said in one call than it takes."""
+
     code = "batch_too_large"
 
 
 class Conflict(PenstockError):
+    """The state of things forbids it: a taken key, an active job."""
+
     code = "conflict"
 
 
 class NotFound(PenstockError):
+    """Nothing of that name or id is known, or not any more."""
+
     code = "not_found"
 
 
 class LeaseLost(PenstockError):
+    """The lease expired, or never held what was named."""
+
     code = "lease_lost"
 
 
 class Unauthenticated(PenstockError):
+    """The server does not know who asks."""
+
     code = "unauthenticated"
 
 
 class Forbidden(PenstockError):
+    """Whoever asks may not do this."""
+
     code = "forbidden"
 
 
 class RateLimited(PenstockError):
+    """More was pushed than the push rate of a queue or tenant allows."""
+
     code = "rate_limited"
 
 
 class Overloaded(PenstockError):
+    """A bound on a collection is reached: jobs or bytes of a queue, waiters, keys."""
+
     code = "overloaded"
 
 
 class StorageFull(PenstockError):
+    """The disk has no room for more; what is there can still be claimed and acked."""
+
     code = "storage_full"
 
 
 class Unavailable(PenstockError):
+    """The store cannot answer; whether the call took effect may be unknown."""
+
     code = "unavailable"
 
 
 class Deadline(PenstockError):
+    """The time given was not enough."""
+
     code = "deadline"
 
 

@@ -39,7 +39,24 @@ class JsonLines(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=repr).decode()
+        try:
+            return _json(line)
+        except (UnicodeEncodeError, RecursionError):
+            return _json({name: _sayable(value) for name, value in line.items()})
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=repr).decode()
+
+
+def _sayable(value: Any) -> Any:
+    """What JSON has no form for (a lone surrogate, a circle) as a text that it has."""
+    try:
+        _json(value)
+    except (UnicodeEncodeError, RecursionError):
+        text = value if isinstance(value, str) else repr(value)
+        return text.encode("utf-8", "backslashreplace").decode()
+    return value
 
 
 class TextLines(logging.Formatter):

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from penstock.model.checks_values import check_lease_ms, check_queue
-from penstock.model.duration import duration_ms
+from penstock.client.said import lease_time
+from penstock.model.checks_values import check_queue
 from penstock.model.errors import Invalid
 from penstock.settings import LogFormat, LogLevel
 
@@ -55,8 +55,7 @@ def said(flags: Mapping[str, Any]) -> WorkerSettings:
         values["queues"] = weighted(values["queues"])
     lease = values.pop("lease", None)
     if lease is not None:
-        values["lease_ms"] = duration_ms(lease, "lease")
-        check_lease_ms(values["lease_ms"])
+        values["lease_ms"] = lease_time(lease, "lease")
     for name, choices in _CHOICES.items():
         if values[name] not in choices:
             raise Invalid(f"{values[name]!r} is not one of {', '.join(choices)}", name)

@@ -157,6 +157,7 @@ class _Life:
             settings.where,
             self._name,
             slots=settings.slots,
+            max_rss_mb=settings.max_rss_mb,
             owned=owned,
             ended=self._ended,
             say=self._reports.say,

@@ -8,7 +8,7 @@ import typer
 
 def command(
     scale: Annotated[
-        float, typer.Option(min=0.001, max=100, help="How much work: 1 is about 450,000 jobs.")
+        float, typer.Option(min=0.001, max=100, help="How much work: 1 is about 440,000 jobs.")
     ] = 1.0,
     report: Annotated[
         Path, typer.Option(metavar="FILE", help="Where the report on Spark goes.")

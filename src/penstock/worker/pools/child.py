@@ -23,6 +23,7 @@ from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared, gath
 from penstock.client.home import Home
 from penstock.descriptors import stand_in
 from penstock.protocol.framing import LARGEST, Frames
+from penstock.worker.limits import rss_mb
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
 from penstock.worker.pools.wire import Do, Ended, Ready, Said, framed, to_child
@@ -42,7 +43,8 @@ class Child:
         while data := self._sock.recv(1 << 16):
             frames.feed(data)
             while (message := frames.take()) is not None:
-                self._send(Ended.of(self._run(to_child.decode(message))))
+                outcome = self._run(to_child.decode(message))
+                self._send(Ended.of(outcome, rss_mb()))
 
     def _send(self, message: Ready | Said | Ended) -> None:
         frame = framed(message)

@@ -2,7 +2,8 @@
 
 For work that computes, and for work that must not take the worker down: a process that dies fails
 the attempt of its job at once and is replaced; a job that is taken away or has timed out is stopped
-by SIGKILL, which nothing can refuse. Processes are started afresh, never forked, and import the app
+by SIGKILL, which nothing can refuse. A process that has grown too large is replaced between two of
+its jobs. Processes are started afresh, never forked, and import the app
 as the worker did.
 
 Lives on the home thread, all of it.
@@ -43,6 +44,7 @@ class _Child(asyncio.Protocol):
         self._transport: asyncio.Transport
         self.process: subprocess.Popen[bytes]
         self.ready = False
+        self.retired = False  # it has grown too large, and ends
         self.work: Work | None = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -64,7 +66,7 @@ class _Child(asyncio.Protocol):
                 assert work is not None
                 batch = isinstance(work, BatchWork)
                 work.outcome = message.batch_outcome() if batch else message.outcome()
-                self._pool.done(self, work)
+                self._pool.done(self, work, message.rss_mb)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.process.kill()  # it has ended already, or can no longer be spoken to
@@ -89,6 +91,7 @@ class ProcessPool:
         worker: str,
         *,
         slots: int,
+        max_rss_mb: int | None = None,
         owned: Owned,
         ended: Callable[[list[Work]], None],
         say: Callable[[Work], Callable[[int, Report], None]],
@@ -97,6 +100,7 @@ class ProcessPool:
         self._where = where
         self._worker = worker
         self._slots = slots
+        self._max_rss_mb = max_rss_mb
         self._owned = owned
         self._tell = ended
         self._say = say
@@ -154,8 +158,14 @@ class ProcessPool:
     def said(self, work: Work, said: Said) -> None:
         self._say(work)(said.job_id, said.report)
 
-    def done(self, child: _Child, work: Work) -> None:
-        self.free(child)
+    def done(self, child: _Child, work: Work, rss_mb: float) -> None:
+        if self._max_rss_mb is not None and rss_mb > self._max_rss_mb:
+            pid = child.process.pid
+            log.info("process %d of the pool has grown to %.0f MB and is replaced", pid, rss_mb)
+            child.retired = True
+            child.close()
+        else:
+            self.free(child)
         self._tell([work])
 
     def died(self, child: _Child) -> None:
@@ -171,7 +181,7 @@ class ProcessPool:
             self._tell([work])
         if self._closing:
             return
-        if work is None or work.why is None:
+        if not child.retired and (work is None or work.why is None):
             log.error("process %d of the pool %s", child.process.pid, how)
         if not child.ready:
             self._backoff_s = min(2 * self._backoff_s or FIRST_BACKOFF_S, LAST_BACKOFF_S)

@@ -52,14 +52,16 @@ class End(msgspec.Struct, frozen=True, omit_defaults=True):
 class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
     all: End | None = None
     each: dict[int, End] | None = None  # of a batch that did not end all alike
+    rss_mb: float = 0.0  # how large the process is by now
 
     @classmethod
-    def of(cls, outcome: Outcome | BatchOutcome) -> "Ended":
+    def of(cls, outcome: Outcome | BatchOutcome, rss_mb: float) -> "Ended":
         if not isinstance(outcome, BatchOutcome):
-            return cls(End.of(outcome))
+            return cls(End.of(outcome), rss_mb=rss_mb)
         if outcome.all is not None:
-            return cls(End.of(outcome.all))
-        return cls(each={place: End.of(one) for place, one in outcome.each.items()})
+            return cls(End.of(outcome.all), rss_mb=rss_mb)
+        each = {place: End.of(one) for place, one in outcome.each.items()}
+        return cls(each=each, rss_mb=rss_mb)
 
     def outcome(self) -> Outcome:
         assert self.all is not None
