@@ -4,6 +4,7 @@ Executions are written down in the file that RAN names, a line each: the task, i
 """
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -173,9 +174,10 @@ async def talks(ctx: Context, n: int) -> dict[str, Any]:
 
 @app.task(max_attempts=1)
 async def mumbles(ctx: Context, how: str) -> str:
-    odd: Any = {"number": 5, "percent": 33.3, "text": "\ud800" + "x" * 20_000}.get(how)
-    if how == "percent":
-        ctx.progress(odd)
+    percents = {"percent": 33.3, "beyond": 100.4, "nan": math.nan}
+    odd: Any = {"number": 5, "text": "\ud800" + "x" * 20_000}.get(how)
+    if how in percents:
+        ctx.progress(percents[how])
     elif how == "fails":
         raise ValueError("no file \ud800")
     elif how == "nameless":

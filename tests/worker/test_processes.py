@@ -56,18 +56,22 @@ def test_whatever_a_handler_says_is_kept_or_refused_where_it_is_said(pool: str) 
         async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
             jobs = {
                 how: await shop.mumbles.apush(how)
-                for how in ("number", "percent", "text", "fails", "nameless")
+                for how in ("number", "percent", "beyond", "nan", "text", "fails", "nameless")
             }
             ended = {how: await ending(job) for how, job in jobs.items()}
             assert ended == {
                 "number": "dead Invalid",
-                "percent": "dead Invalid",
+                "percent": "'percent'",
+                "beyond": "'beyond'",
+                "nan": "dead Invalid",
                 "text": "'text'",
                 "fails": "dead ValueError",
                 "nameless": "dead Exception",
             }
-            (error,) = (await seen(app, jobs["percent"].id)).errors
-            assert error.message.startswith("percent: 33.3 is not an integer")
+            assert (await seen(app, jobs["percent"].id)).progress == 33
+            assert (await seen(app, jobs["beyond"].id)).progress == 100
+            (error,) = (await seen(app, jobs["nan"].id)).errors
+            assert error.message == "percent: is nan, not a number"
             (error,) = (await seen(app, jobs["fails"].id)).errors
             assert error.message == r"no file \ud800"
             said = await seen(app, jobs["text"].id)

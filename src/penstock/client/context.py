@@ -8,12 +8,13 @@ been sent yet is replaced.
 
 import logging
 from collections.abc import Callable
+from math import floor
 from typing import Any, Final
 
 import msgspec
 
 from penstock.model.checks import MAX_MESSAGE_BYTES, MAX_TRACE_BYTES, MAX_WORD_BYTES, kept_text
-from penstock.model.checks_values import check_int, check_text, show
+from penstock.model.checks_values import check_text, show
 from penstock.model.errors import Invalid
 from penstock.model.job import Job, JobOptions, LogLine
 
@@ -74,12 +75,15 @@ class Context:
     def attempt(self) -> int:
         return self.job.attempt
 
-    def progress(self, percent: int, message: str | None = None) -> None:
-        """How far the job is, 0 to 100."""
-        check_int(percent, "percent", 0, 100)
+    def progress(self, percent: float, message: str | None = None) -> None:
+        """How far the job is, 0 to 100. Kept in whole percents: 33.3 is 33, and 100.4 is 100."""
+        try:
+            whole = floor(min(max(percent, 0), 100))
+        except (TypeError, ValueError):  # a NaN is no number, either
+            raise Invalid(f"is {show(percent)}, not a number", "percent") from None
         if message is not None:
             message = _kept(message, MAX_MESSAGE_BYTES)
-        self._tell(Report(progress=percent, message=message))
+        self._tell(Report(progress=whole, message=message))
 
     def log(self, message: str, level: str = "info") -> None:
         """A line kept with the job (the last 100 are), and in the worker's own log."""
