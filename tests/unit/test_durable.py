@@ -621,6 +621,32 @@ def test_a_store_whose_staging_breaks_ends_and_says_so(
     on(url, scenario)
 
 
+def test_a_command_that_cannot_be_written_down_ends_the_store(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has been carried out by then: whatever followed would rest on what no log knows of."""
+
+    def broken(*_: object) -> None:
+        raise TypeError("of no kind that a log can hold")
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await calm(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper_of(store), "note", broken)
+            # What is raised, or that the store has ended: nobody is told that it was done.
+            with pytest.raises((TypeError, Unavailable)):
+                await store.push_jobs(T, "q", [JobSpec()])
+        with pytest.raises(Unavailable, match="of no kind that a log can hold"):
+            await store.push_jobs(T, "q", [JobSpec()])
+        assert store.failed == "the store has ended: of no kind that a log can hold"
+
+    async def afterwards(store: EmbeddedStore) -> None:
+        assert (await store.find(T, "q")).jobs == ()
+
+    on(url, scenario)
+    on(url, afterwards)
+
+
 def test_everybody_is_told_though_the_next_batch_fails(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

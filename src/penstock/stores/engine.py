@@ -122,12 +122,18 @@ class Engine:
             # Half a command has no place in a log, and what follows would rest on it.
             keeper.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
             raise
-        if (outcome is None and isinstance(command, c.Claim)) or (
-            not due and isinstance(command, c.Tick)
-        ):
-            self._note_time(keeper, now, elapsed, due)
-        else:
-            keeper.note(now, elapsed, command, outcome, max(level or WRITTEN, self._least(keeper)))
+        try:
+            if (outcome is None and isinstance(command, c.Claim)) or (
+                not due and isinstance(command, c.Tick)
+            ):
+                self._note_time(keeper, now, elapsed, due)
+            else:
+                least = self._least(keeper)
+                keeper.note(now, elapsed, command, outcome, max(level or WRITTEN, least))
+        except BaseException as error:
+            # The kernel is ahead of its log: nothing may be answered that rests on that.
+            keeper.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            raise
         return outcome
 
     def serve(self, claim: c.Claim) -> Any:
