@@ -98,9 +98,10 @@ def the_same(options: tuple[JobOptions, ...]) -> tuple[JobOptions, ...]:
     """One object for equal options: a queue knows again what it was given last, and looks no
     further. What was decoded has the very types it should have, so that equal is alike."""
     global _last  # noqa: PLW0603 - to compare takes half of what a hash of them takes
-    if options != _last:
-        _last = _known(options)
-    return _last
+    last = _last  # looked at once: another thread may have another one's any time
+    if options != last:
+        _last = last = _known(options)
+    return last
 
 
 def packed_run(run: Run) -> PushedJobs:
