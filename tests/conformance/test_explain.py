@@ -118,6 +118,22 @@ async def test_a_rate_and_a_concurrency_that_are_used_up_are_reasons(h: Harness)
     assert (await explain(h, second)).reasons == ("next",)
 
 
+async def test_under_a_rate_each_job_waits_for_the_tokens_of_those_before_it(h: Harness) -> None:
+    await h.configure("q", limits=Limits(rate=Rate(tokens=1, burst=2)))
+    _, *rest = (await h.push_many("q", [{}] * 5)).ids
+    assert await h.claimed("q")
+    for place, job_id in enumerate(rest):  # one token is left, and one comes each second
+        explanation = await explain(h, job_id)
+        assert explanation.reasons == (("line",) if place else ("next",))
+        assert explanation.start_at in (None, h.now + 1_000 * place)
+    assert await h.claimed("q")
+    for place, job_id in enumerate(rest[1:], 1):
+        explanation = await explain(h, job_id)
+        assert explanation.reasons == ("rate",)
+        assert explanation.start_at in (None, h.now + 1_000 * place)
+    assert not await h.claimed("q")
+
+
 async def test_a_busy_group_and_its_spent_rate_are_reasons(h: Harness) -> None:
     await h.configure("q", limits=Limits(group_rate=Rate(tokens=1)))
     _, second = (await h.push_many("q", [{"group": "g"}, {"group": "g"}])).ids

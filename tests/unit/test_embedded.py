@@ -265,6 +265,30 @@ async def busy(store: EmbeddedStore, clock: ManualClock) -> None:
     await store.tick()
 
 
+def test_a_job_can_be_claimed_at_the_instant_that_was_predicted_and_not_before() -> None:
+    clock = ManualClock()
+
+    async def scenario(store: EmbeddedStore) -> None:
+        limits = Limits(rate=Rate(tokens=4, burst=2))
+        await store.configure(T, "q", QueueConfig(limits=limits))
+        for priority in (0, 5, 0, 9, 5, 0):
+            await store.push_jobs(T, "q", [JobSpec(priority=priority)])
+        predicted = [await store.explain(T, job.id) for job in (await store.find(T, "q")).jobs]
+        predicted.sort(key=lambda each: each.ahead or 0)
+        for each in predicted:
+            if each.start_at is not None and each.start_at > clock.now_ms():
+                clock.advance(each.start_at - clock.now_ms() - 1)
+                assert await store.claim(T, ["q"]) is None
+                clock.advance(1)
+            assert [job.id for job in held(await store.claim(T, ["q"])).jobs] == [each.id]
+        begun = predicted[0].start_at
+        assert begun is not None
+        starts = [None if each.start_at is None else each.start_at - begun for each in predicted]
+        assert starts == [0, None, 250, 500, 750, 1_000]
+
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
 def test_a_sink_gets_every_event_once_and_in_order() -> None:
     clock, sink = ManualClock(), Sink()
 

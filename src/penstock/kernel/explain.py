@@ -57,32 +57,32 @@ def explain(kernel: "Kernel", block: Block, offset: int) -> Explanation:
 
 
 def _explain_ready(kernel: "Kernel", block: Block, offset: int) -> Explanation:
-    queue = block.queue
-    job_id = block.base + offset
-    reasons, detail, start_at = _limits(kernel, block, offset)
-    ahead = 0
-    if not reasons:
-        if _next(queue) == job_id:
-            reasons.append("next")
-            start_at = kernel.now
-        else:
-            reasons.append("line")
-            ahead = max(_ahead(queue, block, offset), 1)
-    else:
-        ahead = _ahead(queue, block, offset)
+    queue, job_id = block.queue, block.base + offset
+    found, start_at = _limits(kernel, block, offset)
+    if not found and _next(queue) == job_id:
+        return Explanation(
+            id=job_id, state=State.READY, reasons=("next",), ahead=0, start_at=kernel.now
+        )
+    ahead = _ahead(queue, block, offset)
+    if not found:
+        ahead = max(ahead, 1)
+    # Those before it need a token each. The turns of groups go by another order than `_ahead`.
+    meter = queue.meter
+    if meter is not None and not queue.groups and (start_at is not None or not found):
+        turn = kernel.now + meter.next_at(kernel.elapsed, ahead) - kernel.elapsed
+        if turn > kernel.now:
+            start_at = turn
     return Explanation(
         id=job_id,
         state=State.READY,
-        reasons=tuple(reasons),
-        detail=detail,
+        reasons=tuple(found) or ("line",),
+        detail=found,
         ahead=ahead,
         start_at=start_at,
     )
 
 
-def _limits(
-    kernel: "Kernel", block: Block, offset: int
-) -> tuple[list[str], dict[str, Any], int | None]:
+def _limits(kernel: "Kernel", block: Block, offset: int) -> tuple[dict[str, Any], int | None]:
     """What forbids a ready job to be claimed whoever is before it, and when that ends, if known."""
     queue = block.queue
     limits = queue.config.limits
@@ -104,7 +104,7 @@ def _limits(
             until["group_rate"] = kernel.now + group.meter.next_at(kernel.elapsed) - kernel.elapsed
             found["group_rate"] = side.group
     start_at = max(until.values()) if found and len(until) == len(found) else None
-    return list(found), found, start_at
+    return found, start_at
 
 
 def rate_limited(kernel: "Kernel", queue: "Queue") -> bool:

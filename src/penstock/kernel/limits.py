@@ -29,10 +29,10 @@ class Meter:
         now, gap, _ = self._parts(elapsed)
         self.arrival = max(self.arrival, now) + n * gap
 
-    def next_at(self, elapsed: int) -> int:
-        """The first instant (elapsed, ms) at which a job may pass."""
+    def next_at(self, elapsed: int, before: int = 0) -> int:
+        """The first instant (elapsed, ms) at which a job may pass, behind so many others."""
         now, gap, burst = self._parts(elapsed)
-        wait = self.arrival - (burst - 1) * gap - now
+        wait = max(self.arrival, now) + (before + 1 - burst) * gap - now
         if wait <= 0:
             return elapsed
         per_ms = 1000 * self.rate.tokens
