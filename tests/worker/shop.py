@@ -156,6 +156,17 @@ def poison(how: str) -> None:
 
 
 @app.task
+def forks() -> None:
+    """Ends its process, and leaves a child behind."""
+    if os.fork() == 0:
+        note("child")
+        tell("left behind")
+        time.sleep(60)
+        os._exit(0)
+    os._exit(3)
+
+
+@app.task
 async def talks(ctx: Context, n: int) -> dict[str, Any]:
     ctx.progress(40, "so far")
     ctx.log("said")

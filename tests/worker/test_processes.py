@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,27 @@ def test_a_job_that_kills_its_process_is_dead_and_others_go_on() -> None:
             assert error.message == "the process that ran it ended with exit code 3"
 
     run(case)
+
+
+def test_a_child_that_a_handler_leaves_behind_does_not_hide_the_end_of_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    monkeypatch.setenv("RAN", str(ran))
+
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            job = await shop.forks.options(max_attempts=1).apush()
+            assert await ending(job) == "dead WorkerDied"
+            assert await ending(await shop.quick.apush(1)) == "1"
+
+    try:
+        run(case)
+    finally:
+        for line in ran.read_text().splitlines():
+            if line.startswith("child"):
+                os.kill(int(line.split()[1]), signal.SIGKILL)
 
 
 def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> None:

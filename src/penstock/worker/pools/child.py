@@ -7,6 +7,7 @@ worker's business: it asks by closing, and insists by SIGKILL.
 """
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -110,6 +111,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(fd)) as sock:
         sock.set_inheritable(False)
+        # Nor is it for what a handler forks, which may outlive us: the worker would wait for its end.
+        os.register_at_fork(after_in_child=sock.close)
         app = load_app(where)
         if url != app.url:
             app.home = Home(url, app.tenant)
