@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -171,6 +172,32 @@ async def talks(ctx: Context, n: int) -> dict[str, Any]:
     ctx.progress(40, "so far")
     ctx.log("said")
     return {"n": n, "attempt": ctx.attempt, "results": list(ctx.results.values())}
+
+
+@app.task
+def babbles(ctx: Context) -> str:
+    ctx.progress(12.5)  # type: ignore[arg-type]
+    ctx.progress(10**30)
+    ctx.progress(50, 7)  # type: ignore[arg-type]
+    ctx.log(7)  # type: ignore[arg-type]
+    ctx.log("\udcff")
+    ctx.progress(90)
+    ctx.log("nearly there")
+    return "done"
+
+
+@app.task
+def speaks_late(ctx: Context) -> int:
+    """Goes on speaking for a while when it has ended."""
+
+    def speak() -> None:
+        for _ in range(50):
+            ctx.log("too late")
+            time.sleep(0.001)
+        note("spoke")
+
+    threading.Thread(target=speak).start()
+    return os.getpid()
 
 
 @app.task(queue="rows", batch=10)

@@ -1,6 +1,7 @@
 """Handlers in processes: what they answer, how they are stopped, and what becomes of those who die."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from penstock.model.lifecycle import State
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 from tests.worker import shop
-from tests.worker.harness import closing, ending, run, seen, working
+from tests.worker.harness import closing, ending, eventually, run, seen, working
 
 WHERE = "tests.worker.shop:app"
 
@@ -85,6 +86,63 @@ def test_a_child_that_a_handler_leaves_behind_does_not_hide_the_end_of_its_proce
         for line in ran.read_text().splitlines():
             if line.startswith("child"):
                 os.kill(int(line.split()[1]), signal.SIGKILL)
+
+
+def test_what_no_store_would_hear_is_said_to_nobody_and_harms_no_job(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            job = await shop.babbles.options(max_attempts=1).apush()
+            assert await ending(job) == "'done'"
+            assert (await seen(app, job.id)).progress == 90
+            lines = await (await app.store()).logs(app.tenant, job.id)
+            assert [line.message for line in lines] == ["nearly there"]
+
+    run(case)
+    said = capfd.readouterr().err
+    assert "progress: 12.5 is neither None nor an integer from 0 to 100" in said
+    assert "message: is 7, not a plain str" in said
+    assert "has a lone surrogate" in said
+
+
+def test_what_handlers_in_processes_log_is_in_the_worker_s_form(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def case() -> None:
+        app = shop.app
+        settings = {"pool": "process", "where": WHERE, "concurrency": 1, "log_format": "json"}
+        async with closing(app), working(app, **settings):
+            job = await shop.talks.apush(7)
+            await ending(job)
+            said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+            assert [(line["level"], line["message"], line["job"]) for line in said] == [
+                ("info", "said", job.id)
+            ]
+
+    run(case)
+
+
+def test_words_about_a_job_that_has_ended_are_not_heard_and_end_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = tmp_path / "ran"
+    monkeypatch.setenv("RAN", str(ran))
+
+    async def spoke() -> bool:
+        return ran.exists()
+
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            first = await (await shop.speaks_late.apush()).aresult("30s")
+            await eventually(spoke)
+            assert await (await shop.speaks_late.apush()).aresult("30s") == first
+
+    with caplog.at_level("ERROR"):
+        run(case)
+    assert not caplog.messages
 
 
 def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> None:

@@ -157,6 +157,7 @@ class _Life:
             settings.where,
             self._name,
             slots=settings.slots,
+            log=(settings.log_format, settings.log_level),
             owned=owned,
             ended=self._ended,
             say=self._reports.say,

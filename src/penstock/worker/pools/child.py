@@ -1,12 +1,13 @@
 """A process that runs handlers, one job (or one batch) at a time, for the worker that started it.
 
-    python -m penstock.worker.pools.child MODULE:APP URL FD
+    python -m penstock.worker.pools.child MODULE:APP URL WORKER LOG-FORMAT LOG-LEVEL FD
 
 It ends when the worker's end of the socket is closed, however that came about. Signals are the
 worker's business: it asks by closing, and insists by SIGKILL.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ import threading
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, Final, cast
 
 from penstock.client.app import Penstock
 from penstock.client.context import Context, Report
@@ -23,10 +24,16 @@ from penstock.client.errors import SoftTimeout
 from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared, gathered
 from penstock.client.home import Home
 from penstock.descriptors import stand_in
+from penstock.model.checks import check_report
+from penstock.model.errors import PenstockError
 from penstock.protocol.framing import LARGEST, Frames
+from penstock.settings import LogFormat, LogLevel
+from penstock.telemetry import logs
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
 from penstock.worker.pools.wire import Do, Ended, Ready, Said, framed, to_child
+
+log: Final = logging.getLogger("penstock.worker")
 
 
 class Child:
@@ -51,6 +58,12 @@ class Child:
             self._sock.sendall(frame)
 
     def _say(self, job_id: int, report: Report) -> None:
+        try:
+            # What no store would hear may have no form in which to pass it on, either.
+            check_report(report.progress, report.message, report.logs, report.partial)
+        except PenstockError as error:
+            log.warning("what job %d said was not heard: %s", job_id, error, extra={"job": job_id})
+            return
         with suppress(OSError):  # nobody listens any more: the end will be told so, too
             self._send(Said(job_id, report))
 
@@ -106,7 +119,8 @@ def _over(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     stand_in()
-    where, url, worker, fd = sys.argv[1:]
+    where, url, worker, form, level, fd = sys.argv[1:]
+    logs.configure(cast(LogFormat, form), cast(LogLevel, level))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(fd)) as sock:
