@@ -166,7 +166,7 @@ class Executor:
         for each in reversed(entered):
             try:
                 each.after_run(context, outcome)
-            except Exception:
+            except RAISED:
                 log.exception("%s.after_run failed", type(each).__name__)
 
 
@@ -238,7 +238,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as another:  # noqa: BLE001 - its own __str__ may be what is broken
+    except RAISED as another:  # its own __str__ may be what is broken
         return f"its message cannot be said: {type(another).__name__}"
 
 
