@@ -65,6 +65,15 @@ async def leaves(error: type[BaseException]) -> None:
     raise error(4)
 
 
+@app.task
+async def cancels() -> str:
+    """As a program does that ends, with every task but its own."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0.01)
+    return "went on"
+
+
 @app.task(max_attempts=1)
 async def exits(how: str) -> str:
     async def here() -> None:
