@@ -157,6 +157,24 @@ def softly() -> str:
     return "slept"
 
 
+class Ponders(type):
+    """Of an error that takes its time to say whether another is one."""
+
+    def __instancecheck__(cls, error: object) -> bool:
+        time.sleep(0.1)
+        return False
+
+
+class Pondered(Exception, metaclass=Ponders):
+    pass
+
+
+@app.task(max_attempts=1, soft_timeout="20ms", retry_on=Pondered)
+def ends_early() -> None:
+    """Its soft timeout finds the handler gone, and its end being made up."""
+    raise ValueError("at once")
+
+
 @app.task
 def poison(how: str) -> None:
     note(f"poison {how}")

@@ -67,6 +67,17 @@ def test_a_job_that_kills_its_process_is_dead_and_others_go_on() -> None:
     run(case)
 
 
+def test_a_soft_timeout_behind_the_end_of_a_handler_ends_no_process() -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            before = await (await shop.speaks_late.apush()).aresult("30s")
+            assert await ending(await shop.ends_early.apush()) == "dead SoftTimeout"
+            assert await (await shop.speaks_late.apush()).aresult("30s") == before
+
+    run(case)
+
+
 def test_a_child_that_a_handler_leaves_behind_does_not_hide_the_end_of_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,8 +88,14 @@ class Child:
             return call
         if task.is_async:
             return self._awaited(executor.run(call))  # type: ignore[no-any-return]
-        with _SoftTimer(task.soft_timeout_ms):
-            return executor.run_here(call)
+        outcome: Outcome | BatchOutcome | None = None
+        try:
+            with _SoftTimer(task.soft_timeout_ms):
+                outcome = executor.run_here(call)
+        except SoftTimeout as error:  # it reached us behind the handler's end
+            if outcome is None:
+                outcome = call.ended(executor.failed(task, error))
+        return outcome
 
     def _awaited(self, call: Any) -> Any:
         if self._runner is None:
