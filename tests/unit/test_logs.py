@@ -153,6 +153,14 @@ def test_what_a_job_says_looks_like_no_line_of_ours() -> None:
     assert text.endswith("\tend")
 
 
+def test_a_line_tells_of_files_whose_names_are_no_text() -> None:
+    said = {"msg": "no %s", "args": ("\udcff.csv",), "path": "\udcff.csv"}
+    line = JsonLines().format(logging.makeLogRecord(said))
+    assert line.isascii()
+    assert json.loads(line)["message"] == "no \udcff.csv"
+    assert json.loads(line)["path"] == "\udcff.csv"
+
+
 @pytest.mark.parametrize("form", [TextLines(), JsonLines()])
 def test_a_message_is_bounded(form: logging.Formatter) -> None:
     line = form.format(logging.makeLogRecord({"msg": "%s", "args": ("x" * 5_000_000,)}))

@@ -1,5 +1,6 @@
 """The log of a process: lines for machines (JSON) or for somebody who watches (text)."""
 
+import json
 import logging
 import re
 import sys
@@ -39,7 +40,10 @@ class JsonLines(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=repr).decode()
+        try:
+            return msgspec.json.encode(line, enc_hook=repr).decode()
+        except UnicodeEncodeError:  # half a character, as in names of files that are no text
+            return json.dumps(line, default=repr, skipkeys=True)
 
 
 class TextLines(logging.Formatter):
