@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -63,6 +64,15 @@ async def stops(how: str) -> str:
 async def leaves(error: type[BaseException]) -> None:
     await asyncio.sleep(0.01)
     raise error(4)
+
+
+@app.task
+async def cancels() -> str:
+    """As a program does that ends, with every task but its own."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0.01)
+    return "went on"
 
 
 @app.task(max_attempts=1)
@@ -157,12 +167,41 @@ def softly() -> str:
     return "slept"
 
 
+class Ponders(type):
+    """Of an error that takes its time to say whether another is one."""
+
+    def __instancecheck__(cls, error: object) -> bool:
+        time.sleep(0.1)
+        return False
+
+
+class Pondered(Exception, metaclass=Ponders):
+    pass
+
+
+@app.task(max_attempts=1, soft_timeout="20ms", retry_on=Pondered)
+def ends_early() -> None:
+    """Its soft timeout finds the handler gone, and its end being made up."""
+    raise ValueError("at once")
+
+
 @app.task
 def poison(how: str) -> None:
     note(f"poison {how}")
     if how == "exit":
         os._exit(3)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+def forks() -> None:
+    """Ends its process, and leaves a child behind."""
+    if os.fork() == 0:
+        note("child")
+        tell("left behind")
+        time.sleep(60)
+        os._exit(0)
+    os._exit(3)
 
 
 @app.task
@@ -178,14 +217,30 @@ async def mumbles(ctx: Context, how: str) -> str:
     odd: Any = {"number": 5, "text": "\ud800" + "x" * 20_000}.get(how)
     if how in percents:
         ctx.progress(percents[how])
+    elif how == "huge":
+        ctx.partial("x" * (10 << 20))
     elif how == "fails":
         raise ValueError("no file \ud800")
     elif how == "nameless":
         raise type("", (Exception,), {})("nobody knows")
     else:
-        ctx.progress(50, str(odd))
+        ctx.progress(50, odd)
         ctx.log(odd)
     return how
+
+
+@app.task
+def speaks_late(ctx: Context) -> int:
+    """Goes on speaking for a while when it has ended."""
+
+    def speak() -> None:
+        for _ in range(50):
+            ctx.log("too late")
+            time.sleep(0.001)
+        note("spoke")
+
+    threading.Thread(target=speak).start()
+    return os.getpid()
 
 
 @app.task(queue="rows", batch=10)

@@ -1,9 +1,12 @@
 """Handlers in processes: what they answer, how they are stopped, and what becomes of those who die."""
 
 import asyncio
+import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from penstock.worker.limits import rss_mb
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 from tests.worker import shop
-from tests.worker.harness import closing, ending, run, seen, working
+from tests.worker.harness import closing, ending, eventually, run, seen, working
 
 WHERE = "tests.worker.shop:app"
 
@@ -56,11 +59,21 @@ def test_whatever_a_handler_says_is_kept_or_refused_where_it_is_said(pool: str) 
         async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
             jobs = {
                 how: await shop.mumbles.apush(how)
-                for how in ("number", "percent", "beyond", "nan", "text", "fails", "nameless")
+                for how in (
+                    "number",
+                    "percent",
+                    "beyond",
+                    "nan",
+                    "huge",
+                    "text",
+                    "fails",
+                    "nameless",
+                )
             }
             ended = {how: await ending(job) for how, job in jobs.items()}
             assert ended == {
-                "number": "dead Invalid",
+                "number": "'number'",
+                "huge": "dead PayloadTooLarge",
                 "percent": "'percent'",
                 "beyond": "'beyond'",
                 "nan": "dead Invalid",
@@ -74,6 +87,8 @@ def test_whatever_a_handler_says_is_kept_or_refused_where_it_is_said(pool: str) 
             assert error.message == "percent: is nan, not a number"
             (error,) = (await seen(app, jobs["fails"].id)).errors
             assert error.message == r"no file \ud800"
+            said = await seen(app, jobs["number"].id)
+            assert (said.progress, said.progress_message) == (50, "5")
             said = await seen(app, jobs["text"].id)
             assert said.progress == 50
             assert said.progress_message == r"\ud800" + "x" * 4_090
@@ -119,6 +134,76 @@ def test_a_process_of_the_pool_that_has_grown_too_large_is_replaced(
     said = [record for record in caplog.records if "of the pool" in record.getMessage()]
     assert [record.levelname for record in said] == ["INFO"]
     assert "MB and is replaced" in said[0].getMessage()
+
+
+def test_a_soft_timeout_behind_the_end_of_a_handler_ends_no_process() -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            before = await (await shop.speaks_late.apush()).aresult("30s")
+            assert await ending(await shop.ends_early.apush()) == "dead SoftTimeout"
+            assert await (await shop.speaks_late.apush()).aresult("30s") == before
+
+    run(case)
+
+
+def test_a_child_that_a_handler_leaves_behind_does_not_hide_the_end_of_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    monkeypatch.setenv("RAN", str(ran))
+
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            job = await shop.forks.options(max_attempts=1).apush()
+            assert await ending(job) == "dead WorkerDied"
+            assert await ending(await shop.quick.apush(1)) == "1"
+
+    try:
+        run(case)
+    finally:
+        for line in ran.read_text().splitlines():
+            if line.startswith("child"):
+                os.kill(int(line.split()[1]), signal.SIGKILL)
+
+
+def test_what_handlers_in_processes_log_is_in_the_worker_s_form(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def case() -> None:
+        app = shop.app
+        settings = {"pool": "process", "where": WHERE, "concurrency": 1, "log_format": "json"}
+        async with closing(app), working(app, **settings):
+            job = await shop.talks.apush(7)
+            await ending(job)
+            said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+            assert [(line["level"], line["message"], line["job"]) for line in said] == [
+                ("info", "said", job.id)
+            ]
+
+    run(case)
+
+
+def test_words_about_a_job_that_has_ended_are_not_heard_and_end_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = tmp_path / "ran"
+    monkeypatch.setenv("RAN", str(ran))
+
+    async def spoke() -> bool:
+        return ran.exists()
+
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            first = await (await shop.speaks_late.apush()).aresult("30s")
+            await eventually(spoke)
+            assert await (await shop.speaks_late.apush()).aresult("30s") == first
+
+    with caplog.at_level("ERROR"):
+        run(case)
+    assert not caplog.messages
 
 
 def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> None:

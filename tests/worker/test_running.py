@@ -3,8 +3,9 @@
 import asyncio
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -327,6 +328,55 @@ def test_whatever_a_handler_raises_ends_its_attempt_and_nothing_else(
             assert [(await seen(app, job.id)).attempt for job in jobs] == [2, 2]
 
     run(case)
+
+
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(2)
+
+
+@dataclass
+class Exiting:
+    code: int
+
+    def __post_init__(self) -> None:
+        raise SystemExit(self.code)
+
+
+class ExitsBehind(Middleware):
+    def after_run(self, context: Context, outcome: Any) -> None:
+        raise SystemExit(5)
+
+
+@each_pool
+def test_an_exit_beside_a_handler_ends_no_more_than_its_job(
+    pool: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With one slot: a job whose end nobody heard of would keep the next one waiting."""
+    app = shop("memory://", middleware=[ExitsBehind()])
+    plain = shop("memory://")
+
+    @app.task
+    async def watched() -> int:
+        return 1
+
+    @plain.task
+    async def wrong() -> None:
+        raise Unsayable
+
+    @plain.task
+    async def takes(what: Exiting) -> None:
+        pass
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool, concurrency=1):
+            assert [await ending(await watched.apush()) for _ in range(2)] == ["1", "1"]
+        async with closing(plain), working(plain, pool=pool, concurrency=1):
+            assert await ending(await wrong.apush()) == "dead Unsayable"
+            assert await ending(await takes.apush(cast(Exiting, {"code": 3}))) == "dead SystemExit"
+
+    run(case)
+    assert "ExitsBehind.after_run failed" in caplog.text
 
 
 def test_a_handler_that_cancels_itself_has_failed() -> None:

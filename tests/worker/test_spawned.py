@@ -95,6 +95,27 @@ def test_a_handler_does_not_stop_the_loop_that_others_run_on(tmp_path: Path, poo
     run(case)
 
 
+def test_a_handler_that_cancels_every_task_of_its_loop_does_not_end_the_worker(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                with worker(url, log) as working:
+                    for _ in range(2):
+                        job = await shop.cancels.apush()
+                        assert await ending(job) == "'went on'"
+                    working.tell(signal.SIGTERM)
+                    assert await working.end() == 0
+        text = log.read_text()
+        assert text.count("cancelled what the worker waits in: it goes on") == 1
+        assert "Traceback" not in text
+
+    run(case)
+
+
 @pytest.mark.parametrize("pool", ["async", "thread", "process"])
 def test_an_exit_in_a_task_of_a_handler_ends_that_job_and_nothing_else(
     tmp_path: Path, pool: str

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.model.checks import MAX_MESSAGE_BYTES, MAX_TRACE_BYTES, MAX_WORD_BYTES, kept_text
-from penstock.model.checks_values import check_text, show
+from penstock.model.checks_values import check_bytes, check_text, show
 from penstock.model.errors import Invalid
 from penstock.model.job import Job, JobOptions, LogLine
 
@@ -75,26 +75,27 @@ class Context:
     def attempt(self) -> int:
         return self.job.attempt
 
-    def progress(self, percent: float, message: str | None = None) -> None:
+    def progress(self, percent: float, message: object = None) -> None:
         """How far the job is, 0 to 100. Kept in whole percents: 33.3 is 33, and 100.4 is 100."""
         try:
             whole = floor(min(max(percent, 0), 100))
         except (TypeError, ValueError):  # a NaN is no number, either
             raise Invalid(f"is {show(percent)}, not a number", "percent") from None
-        if message is not None:
-            message = _kept(message, MAX_MESSAGE_BYTES)
-        self._tell(Report(progress=whole, message=message))
+        said = None if message is None else kept_text(str(message), MAX_MESSAGE_BYTES)
+        self._tell(Report(progress=whole, message=said))
 
-    def log(self, message: str, level: str = "info") -> None:
+    def log(self, message: object, level: str = "info") -> None:
         """A line kept with the job (the last 100 are), and in the worker's own log."""
         check_text(level, "level", MAX_WORD_BYTES, empty_ok=False)
-        kept = _kept(message, MAX_TRACE_BYTES)
-        log.log(_LEVELS.get(level, logging.INFO), message, extra={"job": self.job.id})
-        self._tell(Report(logs=[LogLine(0, kept, level)]))
+        said = str(message)
+        log.log(_LEVELS.get(level, logging.INFO), said, extra={"job": self.job.id})
+        self._tell(Report(logs=[LogLine(0, kept_text(said, MAX_TRACE_BYTES), level)]))
 
     def partial(self, value: Any) -> None:
         """A part of the result, for whoever watches: an event, kept nowhere."""
-        self._tell(Report(partial=msgspec.json.encode(value)))
+        data = msgspec.json.encode(value)
+        check_bytes(data, "partial")
+        self._tell(Report(partial=data))
 
     def heartbeat(self) -> None:
         """Extend the lease now. Workers do so by themselves; nobody has to call this."""
@@ -108,11 +109,3 @@ class Context:
     def _tell(self, report: Report) -> None:
         if self._say is not None:
             self._say(self.job.id, report)
-
-
-def _kept(text: str, max_bytes: int) -> str:
-    """A text as a store keeps it. What is too long is cut, and what has no UTF-8 form is spelled
-    out: it often is somebody else's, and no reason to fail a job."""
-    if type(text) is not str:
-        raise Invalid(f"is {show(text)}, not a plain str", "message")
-    return kept_text(text, max_bytes)

@@ -20,7 +20,7 @@ from msgspec.structs import astuple
 
 from penstock.client.arguments import BadArguments, Unsendable, encoded
 from penstock.client.context import Context
-from penstock.client.errors import Retry, SoftTimeout
+from penstock.client.errors import Retry
 from penstock.client.soft import within
 from penstock.model.checks import check_error, kept_text
 from penstock.model.checks_values import MAX_NAME_BYTES
@@ -168,7 +168,7 @@ class Executor:
         for each in reversed(entered):
             try:
                 each.after_run(context, outcome)
-            except (Exception, SoftTimeout):  # the handler has ended in time
+            except RAISED:  # the handler has ended, whatever comes behind it
                 log.exception("%s.after_run failed", type(each).__name__)
 
 
@@ -247,7 +247,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as another:  # noqa: BLE001 - its own __str__ may be what is broken
+    except RAISED as another:  # its own __str__ may be what is broken
         return f"its message cannot be said: {type(another).__name__}"
 
 

@@ -73,6 +73,8 @@ class Worker:
         home = self.app.home
         living = asyncio.run_coroutine_threadsafe(self._live(asyncio.get_running_loop()), home.loop)
         ended = asyncio.wrap_future(living)
+        if self.alone:  # whoever cancels this is a handler, and means everything on its loop
+            await self._unmoved(ended)
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
@@ -82,6 +84,16 @@ class Worker:
                 await ended
             raise
         return self.counts
+
+    async def _unmoved(self, ended: "asyncio.Future[None]") -> None:
+        told = False
+        while not ended.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([ended])
+                continue
+            if not told:
+                log.error("a handler cancelled what the worker waits in: it goes on")
+            told = True
 
     def stop(self) -> None:
         """Finish what runs, give back the rest; called again: at once. From any thread."""
@@ -158,6 +170,7 @@ class _Life:
             self._name,
             slots=settings.slots,
             max_rss_mb=settings.max_rss_mb,
+            log=(settings.log_format, settings.log_level),
             owned=owned,
             ended=self._ended,
             say=self._reports.say,

@@ -87,7 +87,9 @@ class AsyncPool:
                     work.outcome = await resumed(call, awaited, context.run)
             except StopIteration as done:
                 work.outcome = done.value
-            except Exception as error:  # noqa: BLE001 - ours, not the handler's
+            except GeneratorExit:  # the loop has ended, and there is nobody to tell
+                raise
+            except BaseException as error:  # noqa: BLE001 - not the handler's: ours, or beside it
                 work.broke(error)
             if begun is not None:
                 self._tell_first(begun)

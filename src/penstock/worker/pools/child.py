@@ -1,12 +1,13 @@
 """A process that runs handlers, one job (or one batch) at a time, for the worker that started it.
 
-    python -m penstock.worker.pools.child MODULE:APP URL FD
+    python -m penstock.worker.pools.child MODULE:APP URL WORKER LOG-FORMAT LOG-LEVEL FD
 
 It ends when the worker's end of the socket is closed, however that came about. Signals are the
 worker's business: it asks by closing, and insists by SIGKILL.
 """
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -14,7 +15,7 @@ import threading
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from penstock.client.app import Penstock
 from penstock.client.context import Context, Report
@@ -23,6 +24,8 @@ from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared, gath
 from penstock.client.home import Home
 from penstock.descriptors import stand_in
 from penstock.protocol.framing import LARGEST, Frames
+from penstock.settings import LogFormat, LogLevel
+from penstock.telemetry import logs
 from penstock.worker.limits import rss_mb
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
@@ -76,8 +79,14 @@ class Child:
             return call
         if task.is_async:
             return self._awaited(executor.run(call))  # type: ignore[no-any-return]
-        with _SoftTimer(task.soft_timeout_ms):
-            return executor.run_here(call)
+        outcome: Outcome | BatchOutcome | None = None
+        try:
+            with _SoftTimer(task.soft_timeout_ms):
+                outcome = executor.run_here(call)
+        except SoftTimeout as error:  # it reached us behind the handler's end
+            if outcome is None:
+                outcome = call.ended(executor.failed(task, error))
+        return outcome
 
     def _awaited(self, call: Any) -> Any:
         if self._runner is None:
@@ -107,11 +116,14 @@ def _over(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     stand_in()
-    where, url, worker, fd = sys.argv[1:]
+    where, url, worker, form, level, fd = sys.argv[1:]
+    logs.configure(cast(LogFormat, form), cast(LogLevel, level))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(fd)) as sock:
         sock.set_inheritable(False)
+        # Nor is it for what a handler forks, which may outlive us: the worker would wait for its end.
+        os.register_at_fork(after_in_child=sock.close)
         app = load_app(where)
         if url != app.url:
             app.home = Home(url, app.tenant)

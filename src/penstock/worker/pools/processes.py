@@ -24,6 +24,7 @@ from penstock.client.context import Report
 from penstock.client.execute import INTERRUPTED, Failed
 from penstock.model.job import JobError
 from penstock.protocol.framing import LARGEST, Frames
+from penstock.settings import LogFormat, LogLevel
 from penstock.worker.held import BatchWork, Work
 from penstock.worker.owned import Owned
 from penstock.worker.pools.wire import Do, Ready, Said, framed, from_child
@@ -59,8 +60,9 @@ class _Child(asyncio.Protocol):
                 self.ready = True
                 self._pool.free(self)
             elif isinstance(message, Said):
-                assert self.work is not None
-                self._pool.said(self.work, message)
+                # A thread that the handler left behind may speak of what has ended.
+                if self.work is not None and message.job_id in self.work.ids:
+                    self._pool.said(self.work, message)
             else:
                 work, self.work = self.work, None
                 assert work is not None
@@ -92,6 +94,7 @@ class ProcessPool:
         *,
         slots: int,
         max_rss_mb: int | None = None,
+        log: tuple[LogFormat, LogLevel],
         owned: Owned,
         ended: Callable[[list[Work]], None],
         say: Callable[[Work], Callable[[int, Report], None]],
@@ -101,6 +104,7 @@ class ProcessPool:
         self._worker = worker
         self._slots = slots
         self._max_rss_mb = max_rss_mb
+        self._log = log
         self._owned = owned
         self._tell = ended
         self._say = say
@@ -120,7 +124,7 @@ class ProcessPool:
         with theirs:
             _, child = await self._loop.create_connection(lambda: _Child(self), sock=ours)
             argv = [sys.executable, "-m", "penstock.worker.pools.child"]
-            argv += [self._where, self._app.url, self._worker, str(theirs.fileno())]
+            argv += [self._where, self._app.url, self._worker, *self._log, str(theirs.fileno())]
             child.process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond, and ours
                 argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
