@@ -12,7 +12,7 @@ import pytest
 from penstock import Penstock
 from penstock.client.app import DEFAULT_URL
 from penstock.client.home import Home
-from penstock.model.errors import Invalid, Unavailable
+from penstock.model.errors import Conflict, Invalid, Unavailable
 from penstock.model.store import Store
 from penstock.open import open_store
 from tests.client.conftest import Script
@@ -91,6 +91,19 @@ def test_what_was_closed_opens_again(shared_url: str) -> None:
 
     asyncio.run(closing())
     assert not [each for each in threading.enumerate() if each.name == "penstock-home"]
+
+
+def test_the_store_of_an_app_is_closed_with_the_app_alone(shared_url: str) -> None:
+    """Whoever has asked for it is not the only one: a worker may live by it."""
+
+    async def case(app: Penstock) -> None:
+        store = await app.store()
+        with pytest.raises(Conflict, match="close the app"):
+            await store.close()
+        assert (await store.health()).ok
+
+    with Penstock(shared_url) as app:
+        asyncio.run(case(app))
 
 
 def test_a_store_in_memory_is_gone_when_closed() -> None:

@@ -87,6 +87,7 @@ class Away:
     def __init__(self, loop: Jumping) -> None:
         self._loop = loop
         self.url = "penstock://gone"
+        self.home = self
 
     async def ack(self, *_: object, **__: object) -> Acked:
         self._loop.attempts.append(self._loop.time())

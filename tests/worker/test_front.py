@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock import Penstock
+from penstock.client.home import Home
 from penstock.model.job import JobOptions, Run
 from penstock.model.store import Store
 from penstock.stores.embedded import EmbeddedStore
@@ -124,12 +125,13 @@ def test_a_job_that_ends_at_once_is_heard_of_first_also_when_another_ends_before
     """In the same turn: the end of the other is about to be told already."""
     here = EmbeddedStore.in_memory()
 
-    class App(Penstock):
+    class AtHand(Home):
         async def store(self) -> Store:
             """One that lives on the loop of the handlers, as a connection does."""
             return here
 
-    app = App("memory://")
+    app = Penstock("memory://")
+    app.home = AtHand("memory://", app.tenant)
     heard: list[str] = []
     go_on: list[asyncio.Future[None]] = []
 

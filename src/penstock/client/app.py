@@ -33,6 +33,7 @@ from penstock.client.declare import Anything, Declare, DeclareBatch
 from penstock.client.errors import BadDeclaration, UnknownTask
 from penstock.client.execute import Executor
 from penstock.client.home import Home
+from penstock.client.lent import Lent
 from penstock.client.middleware import Middleware
 from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions, planned
 from penstock.client.origin import Origin
@@ -97,8 +98,8 @@ class Penstock:
         return self.home.tenant
 
     async def store(self) -> Store:
-        """The store itself, for whatever the SDK has no word for."""
-        return await self.home.store()
+        """The store itself, for whatever the SDK has no word for. It is closed with the app."""
+        return Lent(await self.home.store())
 
     # -- tasks -----------------------------------------------------------------------------------
 

@@ -390,7 +390,7 @@ class DelayedQueue(Generic[M]):
         return self._where.tenant if isinstance(self._where, Penstock) else self._tenant
 
     async def store(self) -> Store:
-        return await self._where.store() if isinstance(self._where, Penstock) else self._where
+        return await self._where.home.store() if isinstance(self._where, Penstock) else self._where
 
     def encoded(self, payload: M) -> bytes:
         try:

@@ -91,7 +91,7 @@ class Front:
     async def _ask(self, there: "_There") -> None:
         begun = None
         try:
-            store = await self._app.store()
+            store = await self._app.home.store()
             there.lease = lease = await store.claim(self._app.tenant, **there.said)
             if lease is not None:
                 there.begun = begun = self._works(lease)

@@ -35,7 +35,7 @@ async def _reached(app: Penstock, ending: "asyncio.Future[Any]", alone: bool) ->
     began, said_at, again = now(), None, Again(now)
     while not ending.done():
         again.begin()
-        opening = asyncio.ensure_future(app.store())
+        opening = asyncio.ensure_future(app.home.store())
         await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             opening.cancel()
