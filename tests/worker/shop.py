@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from penstock import Context, Penstock, SoftTimeout, at_once
@@ -227,6 +228,11 @@ async def mumbles(ctx: Context, how: str) -> str:
         ctx.progress(50, odd)
         ctx.log(odd)
     return how
+
+
+@app.task
+def command_line() -> str:
+    return Path("/proc/self/cmdline").read_text()
 
 
 @app.task

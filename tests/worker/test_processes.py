@@ -136,6 +136,19 @@ def test_a_process_of_the_pool_that_has_grown_too_large_is_replaced(
     assert "MB and is replaced" in said[0].getMessage()
 
 
+def test_nobody_reads_a_url_on_the_command_line_of_a_process() -> None:
+    """It may have a token in it."""
+
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
+            said = await (await shop.command_line.apush()).aresult("30s")
+            assert "penstock.worker.pools.child" in said
+            assert app.url not in said
+
+    run(case)
+
+
 def test_a_soft_timeout_behind_the_end_of_a_handler_ends_no_process() -> None:
     async def case() -> None:
         app = shop.app

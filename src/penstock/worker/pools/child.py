@@ -1,8 +1,8 @@
 """A process that runs handlers, one job (or one batch) at a time, for the worker that started it.
 
-    python -m penstock.worker.pools.child MODULE:APP URL WORKER LOG-FORMAT LOG-LEVEL FD
+    python -m penstock.worker.pools.child FD
 
-It ends when the worker's end of the socket is closed, however that came about. Signals are the
+What it runs is the first thing that it is told on its socket. It ends when the worker's end of the socket is closed, however that came about. Signals are the
 worker's business: it asks by closing, and insists by SIGKILL.
 """
 
@@ -12,10 +12,11 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 from penstock.client.app import Penstock
 from penstock.client.context import Context, Report
@@ -23,31 +24,30 @@ from penstock.client.errors import SoftTimeout
 from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared, gathered
 from penstock.client.home import Home
 from penstock.descriptors import stand_in
-from penstock.protocol.framing import LARGEST, Frames
-from penstock.settings import LogFormat, LogLevel
+from penstock.protocol.framing import LARGEST, Frames, Message
 from penstock.telemetry import logs
 from penstock.worker.limits import rss_mb
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
-from penstock.worker.pools.wire import Do, Ended, Ready, Said, framed, to_child
+from penstock.worker.pools.wire import Do, Ended, Ready, Said, beginning, framed, to_child
 
 
 class Child:
-    def __init__(self, app: Penstock, worker: str, sock: socket.socket) -> None:
+    def __init__(
+        self, app: Penstock, worker: str, sock: socket.socket, messages: Iterator[Message]
+    ) -> None:
         self._app = app
         self._worker = worker
         self._sock = sock
+        self._messages = messages
         self._lock = threading.Lock()  # a handler may speak from threads of its own
         self._runner: asyncio.Runner | None = None  # made for the first asynchronous handler
 
     def serve(self) -> None:
-        frames = Frames(LARGEST)
         self._send(Ready())
-        while data := self._sock.recv(1 << 16):
-            frames.feed(data)
-            while (message := frames.take()) is not None:
-                outcome = self._run(to_child.decode(message))
-                self._send(Ended.of(outcome, rss_mb()))
+        for message in self._messages:
+            outcome = self._run(to_child.decode(message))
+            self._send(Ended.of(outcome, rss_mb()))
 
     def _send(self, message: Ready | Said | Ended) -> None:
         frame = framed(message)
@@ -114,21 +114,31 @@ def _over(number: int, frame: FrameType | None) -> None:
     raise SoftTimeout
 
 
+def heard(sock: socket.socket) -> Iterator[Message]:
+    """Messages, until the other end is closed."""
+    frames = Frames(LARGEST)
+    while data := sock.recv(1 << 16):
+        frames.feed(data)
+        while (message := frames.take()) is not None:
+            yield message
+
+
 def main() -> None:
     stand_in()
-    where, url, worker, form, level, fd = sys.argv[1:]
-    logs.configure(cast(LogFormat, form), cast(LogLevel, level))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with socket.socket(fileno=int(fd)) as sock:
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(ConnectionError):
         sock.set_inheritable(False)
         # Nor is it for what a handler forks, which may outlive us: the worker would wait for its end.
         os.register_at_fork(after_in_child=sock.close)
-        app = load_app(where)
-        if url != app.url:
-            app.home = Home(url, app.tenant)
-        with suppress(ConnectionError):  # the worker is gone
-            Child(app, worker, sock).serve()
+        messages = heard(sock)
+        for message in messages:
+            begin = beginning.decode(message)
+            logs.configure(begin.log_format, begin.log_level)
+            app = load_app(begin.where)
+            if begin.url != app.url:
+                app.home = Home(begin.url, app.tenant)
+            Child(app, begin.worker, sock, messages).serve()
 
 
 if __name__ == "__main__":

@@ -27,13 +27,12 @@ from penstock.protocol.framing import LARGEST, Frames
 from penstock.settings import LogFormat, LogLevel
 from penstock.worker.held import BatchWork, Work
 from penstock.worker.owned import Owned
-from penstock.worker.pools.wire import Do, Ready, Said, framed, from_child
+from penstock.worker.pools.wire import Begin, Do, Ready, Said, framed, from_child
 
 log: Final = logging.getLogger("penstock.worker")
 
 FIRST_BACKOFF_S: Final = 0.1  # before another is started, after one that never was ready
 LAST_BACKOFF_S: Final = 10.0
-END_S: Final = 1.0  # for idle processes to end by themselves
 
 
 class _Child(asyncio.Protocol):
@@ -75,6 +74,9 @@ class _Child(asyncio.Protocol):
         self.process.wait()
         self.gone.set_result(None)
         self._pool.died(self)
+
+    def begin(self, begin: Begin) -> None:
+        self._transport.write(framed(begin))
 
     def do(self, work: Work) -> None:
         self.work = work
@@ -123,11 +125,11 @@ class ProcessPool:
         ours, theirs = socket.socketpair()
         with theirs:
             _, child = await self._loop.create_connection(lambda: _Child(self), sock=ours)
-            argv = [sys.executable, "-m", "penstock.worker.pools.child"]
-            argv += [self._where, self._app.url, self._worker, *self._log, str(theirs.fileno())]
+            argv = [sys.executable, "-m", "penstock.worker.pools.child", str(theirs.fileno())]
             child.process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond, and ours
                 argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
+        child.begin(Begin(self._where, self._app.url, self._worker, *self._log))
         self._children.add(child)
 
     # -- work ------------------------------------------------------------------------------------

@@ -15,6 +15,18 @@ from penstock.client.execute import (
 )
 from penstock.model.job import Job
 from penstock.protocol.framing import HEADER
+from penstock.settings import LogFormat, LogLevel
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """The first message to a process. Not said on its command line, which every user of the machine
+    can read: a url may have a token in it."""
+
+    where: str  # MODULE:APP
+    url: str
+    worker: str
+    log_format: LogFormat
+    log_level: LogLevel
 
 
 class Do(msgspec.Struct, frozen=True):
@@ -76,8 +88,9 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
 _encode: Final = msgspec.msgpack.Encoder().encode
 from_child: Final = msgspec.msgpack.Decoder(Ready | Said | Ended)
 to_child: Final = msgspec.msgpack.Decoder(Do)
+beginning: Final = msgspec.msgpack.Decoder(Begin)
 
 
-def framed(message: Do | Ready | Said | Ended) -> bytes:
+def framed(message: Begin | Do | Ready | Said | Ended) -> bytes:
     payload = _encode(message)
     return len(payload).to_bytes(HEADER, "big") + payload
