@@ -41,6 +41,15 @@ def test_jobs_of_all_queues_are_listed_by_id(filled: Cli) -> None:
     assert ids(filled.json("jobs", "ls", "--state", "scheduled")) == [4]
 
 
+def test_a_queue_is_named_as_other_commands_have_it_or_by_an_option(filled: Cli) -> None:
+    (queue, *_) = {job["queue"] for job in filled.json("jobs", "ls")["jobs"]}
+    named = filled.json("jobs", "ls", queue)
+    assert named == filled.json("jobs", "ls", "-q", queue)
+    assert {job["queue"] for job in named["jobs"]} == {queue}
+    filled("jobs", "ls", queue, "-q", queue, code=2)
+    assert filled.told == "--queue: is said twice\n"
+
+
 def test_a_listing_is_taken_up_at_its_cursor(filled: Cli) -> None:
     whole = ids(filled.json("jobs", "ls"))
     found: list[int] = []

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from penstock.cli.main import COMMANDS, build_app, load
+from penstock.cli.main import COMMANDS, build_app, in_order, load
 from penstock.cli.session import NOT_SO, WRONG
 from penstock.cli.show import console_for, plain, state_text, table
 from penstock.model.lifecycle import State
@@ -326,3 +326,15 @@ def test_a_ctrl_c_behind_the_answer_changes_nothing_of_it() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("penstock ")
+
+
+def test_what_nearly_every_command_takes_may_be_said_before_it(place: Path) -> None:
+    cli = Cli()
+    cli("--url", "sqlite:///other.db", "push", "q", "7")
+    shown = json.loads(cli("--url=sqlite:///other.db", "--json", "jobs", "show", "1"))
+    assert (shown["queue"], shown["payload"]) == ("q", 7)
+    cli("--json", code=2)
+    assert "No such option" in cli.told
+    assert in_order(["--tenant", "t", "push", "q", "--", "-1"]) == [
+        *("push", "q", "--tenant", "t", "--", "-1")
+    ]

@@ -1,10 +1,12 @@
 """`push`, `claim`, `ack`, `fail`, `release`, `extend`."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.cli import Cli
+from tests.cli.cli import Cli, process
 
 
 def test_a_job_is_pushed_claimed_and_acked(cli: Cli) -> None:
@@ -174,3 +176,31 @@ def test_a_result_that_is_none_is_refused(cli: Cli) -> None:
     for result in ("1", "x=1", "1=", "1=yes", "99999999999999999999=1"):
         cli("ack", lease, "--result", result, code=2)
     assert cli.json("jobs", "show", 1)["state"] == "active"
+
+
+def test_a_priority_may_be_said_in_words(cli: Cli) -> None:
+    for said in ("high", "low", "-3"):
+        cli("push", "q", "--priority", said)
+    jobs = cli.json("jobs", "ls", "q")["jobs"]
+    assert [job["priority"] for job in jobs] == [10, -10, -3]
+    cli("push", "q", "--priority", "urgent", code=2)
+    assert "neither a number nor one of high, normal, low" in " ".join(
+        cli.told.replace("│", " ").split()
+    )
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_jobs_whose_token_nobody_could_read_are_given_back(
+    cli: Cli, place: Path, form: tuple[str, ...]
+) -> None:
+    cli("push", "q")
+    with Path("/dev/full").open("w") as full:
+        words = ("claim", "q", *form)
+        done = process(words, cwd=place, env=dict(os.environ), stdout=full, stderr=subprocess.PIPE)
+        _, told = done.communicate(timeout=60)
+    assert (done.returncode, told) == (
+        2,
+        "the answer cannot be written: No space left on device\n",
+    )
+    (job,) = cli.json("jobs", "ls", "q")["jobs"]
+    assert (job["state"], job["attempts"]) == ("ready", 0)

@@ -7,6 +7,7 @@ import typer
 
 from penstock.cli.options import Flags, duration, instant, read
 from penstock.cli.options import lease as lease_time
+from penstock.client.options import PRIORITIES
 from penstock.model.duration import duration_ms
 from penstock.model.errors import Invalid
 from penstock.model.job import MAX_ID, Codec, JobOptions, JobSpec, OnDependencyFailure
@@ -28,12 +29,28 @@ def kept_key(said: str) -> KeepKey:
         raise Invalid(f"{said!r} is neither one of {', '.join(kept)} nor a duration") from None
 
 
+def _priority(said: str) -> int:
+    if said in PRIORITIES:
+        return PRIORITIES[said]
+    try:
+        return int(said)
+    except ValueError:
+        raise Invalid(f"{said!r} is neither a number nor one of {', '.join(PRIORITIES)}") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkFlags(Flags):
     """What jobs and the jobs of crons have in common."""
 
     task: Annotated[str, typer.Option(metavar="NAME", help="The task that the job is for.")] = ""
-    priority: Annotated[int, typer.Option(help="Higher ones are served first.")] = 0
+    priority: Annotated[
+        int,
+        typer.Option(
+            parser=read(_priority),
+            metavar="N|high|normal|low",
+            help="Higher ones are served first.",
+        ),
+    ] = 0
     max_attempts: Annotated[int, typer.Option(min=0, help="0: without end.")] = 3
     backoff: Annotated[
         BackoffKind, typer.Option(help="How the wait grows from attempt to attempt.")

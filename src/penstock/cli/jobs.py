@@ -21,7 +21,7 @@ from penstock.cli.show import (
     value_text,
     when,
 )
-from penstock.model.errors import NotFound
+from penstock.model.errors import Invalid, NotFound
 from penstock.model.job import Job
 from penstock.model.lifecycle import State
 from penstock.model.store import Redriven
@@ -37,9 +37,12 @@ from penstock.protocol.http_shown_queues import RedrivenShown
 
 async def ls(
     at: Session,
+    where: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", help="Unsaid: all queues.")
+    ] = None,
     *,
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Unsaid: all queues.")
+        str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="The same.")
     ] = None,
     state: Annotated[State | None, typer.Option(help="Unsaid: any.")] = None,
     task: Annotated[str | None, typer.Option(metavar="NAME", help="Jobs of this task.")] = None,
@@ -48,7 +51,9 @@ async def ls(
     cursor: Annotated[int, typer.Option(min=0, metavar="ID", help="From this id on.")] = 0,
 ) -> int | None:
     """List jobs by ascending id."""
-    queues = await queues_with(at, state, queue)
+    if where is not None and queue is not None:
+        raise Invalid("is said twice", "queue")
+    queues = await queues_with(at, state, where or queue)
     jobs, following = await first_jobs(at, queues, cursor, limit, state=state, task=task, tag=tag)
     page = JobPage(jobs=tuple(map(JobRead.of, jobs)), cursor=following)
     now = now_ms()

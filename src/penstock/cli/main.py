@@ -62,6 +62,22 @@ COMMANDS: Final = {
 }
 
 
+# Options of nearly every command, and whether something follows: many would say them first.
+_FIRST: Final = {"--url": True, "--tenant": True, "--json": False}
+
+
+def in_order(words: list[str]) -> list[str]:
+    """Behind the command, as commands take them: `--url URL stats` is `stats --url URL`."""
+    at = 0
+    while at < len(words) and (option := words[at].partition("="))[0] in _FIRST:
+        at += 2 if _FIRST[option[0]] and not option[1] else 1
+    said, rest = words[:at], words[at:]
+    if not rest:
+        return words
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *said, *rest[end:]]
+
+
 def build_app() -> "typer.Typer":
     import typer
     from typer.core import TyperCommand, TyperGroup
@@ -74,6 +90,9 @@ def build_app() -> "typer.Typer":
             for name, named in COMMANDS.items():
                 line = TyperCommand(name, help=named.line, rich_help_panel=named.panel)
                 self.commands.setdefault(name, line)
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            return super().parse_args(ctx, in_order(args))
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, found, rest = super().resolve_command(ctx, args)

@@ -124,7 +124,13 @@ async def claim(
             brief(value_text(job.payload, job.payload_base64)),
         )
     until = f"until {clock(shown.expires_at)}, {when(shown.expires_at, now_ms())}"
-    at.answer(shown, f"lease {shown.lease}, {until}", jobs)
+    try:
+        at.answer(shown, f"lease {shown.lease}, {until}", jobs)
+        sys.stdout.flush()
+    except OSError:
+        # Nobody has read the token: whoever claims next gets them, and no attempt is spent.
+        await at.store.release(at.tenant, claimed.token)
+        raise
     return None
 
 
