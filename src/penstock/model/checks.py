@@ -83,7 +83,6 @@ __all__ = [
     "check_tenant",
     "check_wait_ms",
     "check_watch",
-    "kept_text",
 ]
 
 MAX_QUEUES: Final = 1_000  # of one claim
