@@ -43,6 +43,11 @@ def test_each_queue_gets_its_share_in_jobs() -> None:
     assert got["a"] == pytest.approx(3 * got["b"], rel=0.05)
 
 
+def test_workers_that_are_replaced_after_one_claim_give_each_queue_its_share_too() -> None:
+    firsts = Counter(Shares({"a": 3, "b": 1}).order()[0] for _ in range(2_000))
+    assert 1_300 < firsts["a"] < 1_700
+
+
 def test_a_queue_that_was_empty_does_not_save_up() -> None:
     shares = Shares({"a": 1, "b": 1})
     for _ in range(100):

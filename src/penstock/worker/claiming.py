@@ -7,13 +7,15 @@ While none runs, it may wait where the next one will (`front.py`).
 A claim takes from the first queue of its list that has work. The list is ordered by stride
 scheduling: every queue has run up jobs / weight, and the one that has run up least goes first, so
 that over time each gets its share in jobs, whatever a claim gives. A queue that was empty does not
-save up for later.
+save up for later. Who goes first at the start is drawn by weight: a worker that is replaced after a
+claim or two has no time to come round to the others.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from random import expovariate
 from typing import Final
 
 from penstock.model.errors import PenstockError
@@ -34,7 +36,8 @@ class Shares:
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         self._weights = dict(weights)
-        self._used = dict.fromkeys(weights, 0.0)  # jobs / weight
+        # Jobs / weight. At first a part of a job: the least of these is a queue's by its weight.
+        self._used = {queue: expovariate(weight) for queue, weight in weights.items()}
         self._now = 0.0  # of the queue served last, before it was served
 
     def order(self) -> list[str]:
