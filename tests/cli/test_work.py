@@ -1,6 +1,7 @@
 """`push`, `claim`, `ack`, `fail`, `release`, `extend`."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -204,3 +205,34 @@ def test_jobs_whose_token_nobody_could_read_are_given_back(
     )
     (job,) = cli.json("jobs", "ls", "q")["jobs"]
     assert (job["state"], job["attempts"]) == ("ready", 0)
+
+
+@pytest.mark.parametrize("words", [("push", "q", "-"), ("push", "q", "--lines", "-")])
+def test_whoever_waits_for_input_serves_others_meanwhile_and_ends_at_ctrl_c(
+    place: Path, words: tuple[str, ...]
+) -> None:
+    pipe = subprocess.PIPE
+    command = process(words, cwd=place, stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        while not _answers(place):  # it makes the store
+            assert command.poll() is None
+        command.send_signal(signal.SIGINT)
+        command.wait(timeout=20)
+        assert command.stdout is not None
+        assert command.stderr is not None
+        told = (command.stdout.read(), command.stderr.read())
+        assert (command.returncode, told) == (130, ("", ""))
+    finally:
+        command.kill()
+        command.communicate()
+
+
+def _answers(place: Path) -> bool:
+    pipe = subprocess.PIPE
+    stats = process(("stats",), cwd=place, stdout=pipe, stderr=pipe)
+    try:
+        stats.communicate(timeout=20)
+    finally:
+        stats.kill()
+        stats.communicate()
+    return stats.returncode == 0

@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 
 from penstock.cli.job_flags import WorkFlags
-from penstock.cli.options import Place, Queue, content, duration, instant
+from penstock.cli.options import Place, Queue, duration, instant
+from penstock.cli.reading import content
 from penstock.cli.session import DONE, NOT_SO, WRONG, Session, note, print_document, register, run
 from penstock.cli.show import brief, clock, console_for, now_ms, table, when
 from penstock.model.duration import say_ms
@@ -111,7 +112,7 @@ async def put(
         name=name,
         queue=queue,
         schedule=_schedule(expression, every, daily, tz),
-        payload=job.payload(content(payload, sys.stdin.buffer.read)),
+        payload=job.payload(await content(payload)),
         codec=job.codec,
         options=JobOptions(**job.shared()),
         overlap=overlap,

@@ -5,8 +5,6 @@ is not pushed twice, as long as its lines, the size of a batch and the first num
 and the store remembers that far back: a day, and a thousand batches.
 """
 
-import asyncio
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -16,6 +14,7 @@ import msgspec
 
 from penstock.cli.job_flags import JobFlags
 from penstock.cli.progress import progress
+from penstock.cli.reading import beside, standard_input
 from penstock.cli.session import Session
 from penstock.model.errors import Invalid, PenstockError
 from penstock.model.job import JobSpec, Run
@@ -64,10 +63,9 @@ async def push_lines(
     """Push every line of a file. What was pushed before an error stays pushed, and is told."""
     spec = job.spec(b"")
     done = PushedLines()
-    with _opened(source) as file, progress(_size(file), in_bytes=True) as advance:
+    with _opened(source) as file, progress(_size(source), in_bytes=True) as advance:
         lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
-        # Read beside the loop: whoever writes the other end of a pipe may take their time.
-        while said := await asyncio.to_thread(list, islice(lines, batch)):
+        while said := await beside(lambda: list(islice(lines, batch))):
             try:
                 payloads = [_payload(job, line, n) for n, line in said]
                 number = None if more["producer"] is None else sequence + done.batches
@@ -104,13 +102,13 @@ def _run(queue: str, spec: JobSpec, payloads: list[bytes]) -> Run:
 
 def _opened(source: str) -> AbstractContextManager[IO[bytes]]:
     if source == "-":
-        return nullcontext(sys.stdin.buffer)
+        return nullcontext(standard_input())
     try:
         return Path(source).open("rb")
     except OSError as error:
         raise Invalid(f"{source} cannot be read: {error.strerror}", "lines") from None
 
 
-def _size(file: IO[bytes]) -> int | None:
+def _size(source: str) -> int | None:
     """Of a pipe nobody knows how much comes."""
-    return None if file is sys.stdin.buffer else Path(file.name).stat().st_size
+    return None if source == "-" else Path(source).stat().st_size

@@ -7,7 +7,6 @@ a whole: a command that has a parameter of such a class has all its fields as op
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -138,15 +137,3 @@ def number_of(said: str) -> int | str:
     if not said.isdecimal() or len(said) > 15:
         raise Invalid(f"{said!r} is neither a number nor none")
     return int(said)
-
-
-def content(said: str, standard_input: Callable[[], bytes]) -> bytes:
-    """What an argument stands for: itself, @file for what is in a file, - for standard input."""
-    if said == "-":
-        return standard_input()
-    if not said.startswith("@"):
-        return said.encode("utf-8", "surrogateescape")
-    try:
-        return Path(said[1:]).read_bytes()
-    except OSError as error:
-        raise Invalid(f"{said[1:]} cannot be read: {error.strerror}") from None

@@ -7,8 +7,9 @@ import typer
 
 from penstock.cli.job_flags import JobFlags
 from penstock.cli.lines import PushedLines, push_lines
-from penstock.cli.options import HeldIds, Lease, Queue, content, duration
+from penstock.cli.options import HeldIds, Lease, Queue, duration
 from penstock.cli.options import lease as lease_time
+from penstock.cli.reading import content
 from penstock.cli.session import NOT_SO, Session, note, register
 from penstock.cli.show import brief, clock, many, now_ms, plain, table, value_text, when
 from penstock.model.checks import MAX_WAIT_MS
@@ -72,7 +73,7 @@ async def push(
         return
     if producer is not None and sequence is None:
         raise Invalid("needs --sequence, by which a repeat is known", "producer")
-    written = b"null" if payload is None else content(payload, sys.stdin.buffer.read)
+    written = b"null" if payload is None else await content(payload)
     run = Run.of(queue, [job.spec(job.payload(written))])
     pushed = await at.store.push(at.tenant, [run], sequence=sequence, **said)
     at.answer(PushedJobs.of(pushed), *(f"{job_id} {outcome}" for job_id, outcome in pushed.jobs))
@@ -175,7 +176,7 @@ async def fail(
     dead: Annotated[bool, typer.Option("--dead", help="Do not try again.")] = False,
 ) -> int | None:
     """End the attempt of jobs in failure: they are tried again, or dead."""
-    read = content(trace, sys.stdin.buffer.read).decode("utf-8", "replace")
+    read = (await content(trace)).decode("utf-8", "replace")
     error = JobError(kind=kind, message=message, trace=read)
     answer = await at.store.fail(
         at.tenant, lease, ids or None, error=error, retry_in_ms=retry_in, dead=dead
