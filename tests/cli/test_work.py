@@ -207,10 +207,14 @@ def test_jobs_whose_token_nobody_could_read_are_given_back(
     assert (job["state"], job["attempts"]) == ("ready", 0)
 
 
-@pytest.mark.parametrize("words", [("push", "q", "-"), ("push", "q", "--lines", "-")])
+@pytest.mark.parametrize(
+    "words",
+    [("push", "q", "-"), ("push", "q", "--lines", "-"), ("push", "q", "--lines", "pipe")],
+)
 def test_whoever_waits_for_input_serves_others_meanwhile_and_ends_at_ctrl_c(
     place: Path, words: tuple[str, ...]
 ) -> None:
+    os.mkfifo(place / "pipe")
     pipe = subprocess.PIPE
     command = process(words, cwd=place, stdin=pipe, stdout=pipe, stderr=pipe)
     try:

@@ -5,6 +5,7 @@ is not pushed twice, as long as its lines, the size of a batch and the first num
 and the store remembers that far back: a day, and a thousand batches.
 """
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -63,8 +64,8 @@ async def push_lines(
     """Push every line of a file. What was pushed before an error stays pushed, and is told."""
     spec = job.spec(b"")
     done = PushedLines()
-    with _opened(source) as file, progress(_size(source), in_bytes=True) as advance:
-        lines = ((n, line) for n, line in enumerate(file, 1) if not line.isspace())
+    lines = _lines(source)
+    with progress(_size(source), in_bytes=True) as advance:
         while said := await beside(lambda: list(islice(lines, batch))):
             try:
                 payloads = [_payload(job, line, n) for n, line in said]
@@ -100,6 +101,14 @@ def _run(queue: str, spec: JobSpec, payloads: list[bytes]) -> Run:
     )
 
 
+def _lines(source: str) -> Iterator[tuple[int, bytes]]:
+    """With their numbers. Opened and closed by whoever reads them: either may wait for a writer."""
+    with _opened(source) as file:
+        for number, line in enumerate(file, 1):
+            if not line.isspace():
+                yield number, line
+
+
 def _opened(source: str) -> AbstractContextManager[IO[bytes]]:
     if source == "-":
         return nullcontext(standard_input())
@@ -111,4 +120,4 @@ def _opened(source: str) -> AbstractContextManager[IO[bytes]]:
 
 def _size(source: str) -> int | None:
     """Of a pipe nobody knows how much comes."""
-    return None if source == "-" else Path(source).stat().st_size
+    return Path(source).stat().st_size if source != "-" and Path(source).is_file() else None
