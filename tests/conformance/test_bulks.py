@@ -454,6 +454,16 @@ async def test_the_jobs_of_a_bulk_may_depend_on_each_other(h: Harness) -> None:
         await h.ack(lease)
 
 
+async def test_a_job_that_ended_while_held_names_who_has_the_key_as_others_do(h: Harness) -> None:
+    await open_bulk(h)
+    keyed: dict[str, Any] = {"key": "k"}
+    _, discarded = (await h.push_many("q", [keyed, {"depends_on": (-1,)}], bulk="b")).ids
+    await h.store.cancel(h.name, [discarded], discard=True)
+    holder = await h.push("q", key="k")
+    await commit(h)
+    assert (await h.job(discarded)).depends_on == (holder,)
+
+
 async def test_nothing_outside_may_depend_on_a_held_job(h: Harness) -> None:
     await open_bulk(h)
     await open_bulk(h, "other")

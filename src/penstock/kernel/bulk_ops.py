@@ -239,6 +239,7 @@ def _publish(kernel: "Kernel", tenant: str, held: HeldPush, plan: Plan) -> tuple
             continue
         for offset in range(lo, min(hi, len(block.codes))):
             if block.codes[offset] != HELD:
+                _follow_keys(kernel, tenant, block, offset, plan)  # of one that has ended
                 continue
             if _publish_one(kernel, tenant, held, block, offset, plan):
                 published += 1
@@ -357,5 +358,6 @@ def _follow_keys(kernel: "Kernel", tenant: str, block: Block, offset: int, plan:
             for ref in before
         )
     )
-    pin(kernel, tenant, side.depends_on)
-    unpin(kernel, tenant, before)
+    if block.codes[offset] == HELD:  # else nothing waits for them
+        pin(kernel, tenant, side.depends_on)
+        unpin(kernel, tenant, before)
