@@ -335,6 +335,7 @@ def test_what_nearly_every_command_takes_may_be_said_before_it(place: Path) -> N
     assert (shown["queue"], shown["payload"]) == ("q", 7)
     cli("--json", code=2)
     assert "No such option" in cli.told
+    assert cli("--url", "sqlite:///other.db", "--version").startswith("penstock ")
     assert in_order(["--tenant", "t", "push", "q", "--", "-1"]) == [
         *("push", "q", "--tenant", "t", "--", "-1")
     ]

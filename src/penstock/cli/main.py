@@ -74,6 +74,8 @@ def in_order(words: list[str]) -> list[str]:
     said, rest = words[:at], words[at:]
     if not rest:
         return words
+    if rest[0].startswith("-"):  # no command that could take them: --help, --version
+        return rest
     end = rest.index("--") if "--" in rest else len(rest)
     return [*rest[:end], *said, *rest[end:]]
 
