@@ -120,7 +120,7 @@ class Engine:
             raise
         except BaseException as error:
             # Half a command has no place in a log, and what follows would rest on it.
-            keeper.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            _break(keeper, error)
             raise
         try:
             if (outcome is None and isinstance(command, c.Claim)) or (
@@ -132,7 +132,7 @@ class Engine:
                 keeper.note(now, elapsed, command, outcome, max(level or WRITTEN, least))
         except BaseException as error:
             # The kernel is ahead of its log: nothing may be answered that rests on that.
-            keeper.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            _break(keeper, error)
             raise
         return outcome
 
@@ -359,3 +359,7 @@ class Engine:
         self.kernel.awaited = dict.fromkeys(self.ends.awaited.ids(), 1)
         self.claims.watch_again()
         self.telling.listen()
+
+
+def _break(keeper: Keeper, error: BaseException) -> None:
+    keeper.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))

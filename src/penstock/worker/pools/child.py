@@ -2,8 +2,9 @@
 
     python -m penstock.worker.pools.child FD
 
-What it runs is the first thing that it is told on its socket. It ends when the worker's end of the socket is closed, however that came about. Signals are the
-worker's business: it asks by closing, and insists by SIGKILL.
+What it runs is the first thing that it is told on its socket. It ends when the worker's end of that
+is closed, however that came about. Signals are the worker's business: it asks by closing, and insists
+by SIGKILL.
 """
 
 import asyncio
@@ -132,13 +133,15 @@ def main() -> None:
         # Nor is it for what a handler forks, which may outlive us: the worker would wait for its end.
         os.register_at_fork(after_in_child=sock.close)
         messages = heard(sock)
-        for message in messages:
-            begin = beginning.decode(message)
-            logs.configure(begin.log_format, begin.log_level)
-            app = load_app(begin.where)
-            if begin.url != app.url:
-                app.home = Home(begin.url, app.tenant)
-            Child(app, begin.worker, sock, messages).serve()
+        first = next(messages, None)
+        if first is None:  # the worker has ended before it could say anything
+            return
+        begin = beginning.decode(first)
+        logs.configure(begin.log_format, begin.log_level)
+        app = load_app(begin.where)
+        if begin.url != app.url:
+            app.home = Home(begin.url, app.tenant)
+        Child(app, begin.worker, sock, messages).serve()
 
 
 if __name__ == "__main__":
