@@ -10,7 +10,7 @@ from penstock.model.job import Run
 from penstock.model.lifecycle import State
 from penstock.open import open_store
 from penstock.stores.embedded import EmbeddedStore
-from penstock.stores.journal import writer
+from penstock.stores.journal import sqlite, writer
 
 T: Final = "default"
 PUSHES: Final = 200
@@ -27,9 +27,13 @@ async def opened(scheme: str, directory: Path) -> EmbeddedStore:
 
 
 def file_bytes(store: EmbeddedStore) -> int:
+    return sizes(store)["file"]
+
+
+def sizes(store: EmbeddedStore) -> dict[str, int]:
     keeper = store.engine.keeper
     assert keeper is not None
-    return keeper.journal.sizes()["file"]
+    return keeper.journal.sizes()
 
 
 async def fill(store: EmbeddedStore) -> None:
@@ -75,7 +79,7 @@ def test_what_was_left_too_large_gets_small_when_it_is_opened(
         store = await opened(scheme, tmp_path)
         await fill(store)
         await drain(store)
-        size = file_bytes(store)
+        size = sum(sizes(store).values())  # what lies in a WAL is not in the file yet
         await store.close()
         return size
 
@@ -85,8 +89,9 @@ def test_what_was_left_too_large_gets_small_when_it_is_opened(
         await store.close()
 
     with monkeypatch.context() as hurried:
-        hurried.setattr(writer, "REST_S", 3_600)
-        assert asyncio.run(left()) > LEFT
+        hurried.setattr(writer, "REST_S", 3_600)  # there is no rest …
+        hurried.setattr(sqlite, "SHRINK_AT", FULL)  # … and no batch takes any of it along
+        assert asyncio.run(left()) > FULL // 2
     asyncio.run(scenario())
 
 
