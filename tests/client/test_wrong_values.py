@@ -190,6 +190,34 @@ def test_bytes_are_for_items_of_batches(app: Penstock) -> None:
     assert rows.options(priority=1).plan.job.codec == "bytes"
 
 
+@pytest.mark.parametrize("soft", ["30s", "45s"])
+def test_a_soft_timeout_that_would_never_come_is_refused_where_it_is_declared(
+    app: Penstock, soft: str
+) -> None:
+    says = f"^{soft} is not shorter than the timeout of 30s.*soft_timeout below 30s.*longer timeout"
+    refused(lambda: app.task(timeout="30s", soft_timeout=soft), "soft_timeout", says)
+    with Penstock("memory://", timeout="30s") as short:
+        refused(lambda: short.task(soft_timeout=soft), "soft_timeout", says)
+        assert short.task(timeout="1m", soft_timeout=soft)(generous).soft_timeout_ms
+        assert short.task(timeout=None, soft_timeout=soft, name="other")(generous).soft_timeout_ms
+    assert app.task(timeout="30s", soft_timeout="29999ms")(generous).soft_timeout_ms == 29_999
+
+
+@pytest.mark.parametrize("timeout", ["25s", "1s"])
+def test_a_timeout_that_leaves_no_time_for_the_soft_one_is_refused_where_it_is_said(
+    app: Penstock, timeout: str
+) -> None:
+    task = app.task(soft_timeout="25s", timeout="30s")(generous)
+    says = f"^{timeout} is not longer than the soft_timeout of 25s.*timeout above 25s"
+    refused(lambda: task.options(timeout=timeout), "timeout", says)
+    refused(lambda: task.options(priority=5).options(timeout=timeout), "timeout", says)
+    assert task.options(timeout="26s").plan.job.timeout_ms == 26_000
+    assert task.options(timeout=None).options(priority="high").plan.job.timeout_ms is None
+
+
+def generous() -> None: ...
+
+
 @pytest.mark.parametrize(
     ("said", "field", "says"),
     [

@@ -182,7 +182,7 @@ class Pondered(Exception, metaclass=Ponders):
 
 @app.task(max_attempts=1, soft_timeout="20ms", retry_on=Pondered)
 def ends_early() -> None:
-    """Its soft timeout finds the handler gone, and its end being made up."""
+    """Its soft timeout comes when the handler is gone, and its end is being made up."""
     raise ValueError("at once")
 
 

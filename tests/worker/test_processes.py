@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ from penstock.model.lifecycle import State
 from penstock.worker.limits import rss_mb
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
+from tests.faults.stores import ROOT
 from tests.worker import shop
 from tests.worker.harness import closing, ending, eventually, run, seen, working
+from tests.worker.spawned import PATIENCE_S
 
 WHERE = "tests.worker.shop:app"
 
@@ -149,12 +152,38 @@ def test_nobody_reads_a_url_on_the_command_line_of_a_process() -> None:
     run(case)
 
 
-def test_a_soft_timeout_behind_the_end_of_a_handler_ends_no_process() -> None:
+def test_a_soft_timeout_is_raised_in_a_handler_and_at_no_step_around_it() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.worker.every_step"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    *ends, late = json.loads(said.stdout)
+    assert late == ["begins_late", "", False, '["tidied up"]']
+    undisturbed = {"answers": '["5"]', "raises": "LookupError"}
+    for task, where, inside, end in ends:
+        if inside:
+            assert end in ('["tidied up"]', "SoftTimeout"), (task, where)
+        else:
+            assert end == undisturbed[task], (task, where)
+    assert [end for task, _, inside, end in ends if inside and task == "answers"] == [
+        *("SoftTimeout", '["tidied up"]', '["tidied up"]', "SoftTimeout")
+    ]
+    wheres = {(task, where) for task, where, inside, _ in ends if not inside}
+    assert {("answers", "return Arguments.call"), ("raises", "return Arguments.call")} <= wheres
+    assert said.stderr == ""
+
+
+def test_a_soft_timeout_behind_the_end_of_a_handler_changes_nothing() -> None:
     async def case() -> None:
         app = shop.app
         async with closing(app), working(app, pool="process", where=WHERE, concurrency=1):
             before = await (await shop.speaks_late.apush()).aresult("30s")
-            assert await ending(await shop.ends_early.apush()) == "dead SoftTimeout"
+            assert await ending(await shop.ends_early.apush()) == "dead ValueError"
             assert await (await shop.speaks_late.apush()).aresult("30s") == before
 
     run(case)

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, cast
 
@@ -214,6 +215,44 @@ def test_a_soft_timeout_reaches_a_handler_that_begins_after_it(
     async def case() -> None:
         async with closing(app), working(app):
             assert await ending(await spins.apush()) == "'tidied up'"
+
+    run(case)
+
+
+def test_a_soft_timeout_in_a_thread_leaves_alone_what_its_handler_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = shop()
+    answered, passed = threading.Event(), threading.Event()
+    time_out = ThreadPool._time_out
+
+    def timing_out(pool: ThreadPool, work: Any) -> None:
+        assert answered.wait(60)
+        time_out(pool, work)
+        passed.set()
+
+    monkeypatch.setattr(ThreadPool, "_time_out", timing_out)
+
+    class Far(tzinfo):
+        """Of an answer that takes until then to be written down."""
+
+        def utcoffset(self, at: datetime | None) -> timedelta:
+            answered.set()
+            while not passed.is_set():
+                pass
+            return timedelta(0)
+
+        def dst(self, at: datetime | None) -> None: ...
+
+        def tzname(self, at: datetime | None) -> None: ...
+
+    @app.task(soft_timeout="1ms")
+    def answers() -> datetime:
+        return datetime(2030, 1, 1, tzinfo=Far())
+
+    async def case() -> None:
+        async with closing(app), working(app):
+            assert await (await answers.apush()).aresult("60s") == datetime(2030, 1, 1, tzinfo=UTC)
 
     run(case)
 

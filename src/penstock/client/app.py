@@ -35,7 +35,7 @@ from penstock.client.execute import Executor
 from penstock.client.home import Home
 from penstock.client.lent import Lent
 from penstock.client.middleware import Middleware
-from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions, planned
+from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions, planned, softened
 from penstock.client.origin import Origin
 from penstock.client.said import some_time
 from penstock.client.task import P, T, Task, check_handler
@@ -139,6 +139,7 @@ class Penstock:
         if name is not None:
             check_task_name(name, "name")
         plan = planned(self._plan, cast(Options, options))
+        plan = softened(plan, own.get("soft_timeout"))
 
         def declare(function: Callable[..., Any]) -> Task[..., Any, Any]:
             check_handler(function)

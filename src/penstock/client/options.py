@@ -115,6 +115,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     headers: Mapping[str, str] | None = None
     depends_on: tuple[int, ...] = ()
     durability: Durability | None = None
+    soft_timeout_ms: int | None = None  # of the task, and for no store: a timeout is longer
 
     @_Once
     def plain(self) -> bool:
@@ -255,4 +256,25 @@ def planned(plan: Plan, options: Options) -> Plan:
         raise Invalid(f"{say_ms(ttl)} is over before the delay of {say_ms(delay)} is", "ttl")
     if made.job.lifo and made.group is not None:
         raise Invalid(f"cannot go with a group ({show(made.group)}), which keeps order", "lifo")
+    soft, hard = made.soft_timeout_ms, made.job.timeout_ms
+    if soft is not None and hard is not None and hard <= soft:
+        raise Invalid(
+            f"{say_ms(hard)} is not longer than the soft_timeout of {say_ms(soft)}, which would"
+            f" never come: say a timeout above {say_ms(soft)}",
+            "timeout",
+        )
     return made
+
+
+def softened(plan: Plan, soft_timeout: Duration | None) -> Plan:
+    """The plan of a task that has this soft timeout."""
+    if soft_timeout is None:
+        return plan
+    soft, hard = some_time(soft_timeout, "soft_timeout"), plan.job.timeout_ms
+    if hard is not None and hard <= soft:
+        raise Invalid(
+            f"{say_ms(soft)} is not shorter than the timeout of {say_ms(hard)}, so that it would"
+            f" never come: say a soft_timeout below {say_ms(hard)}, or a longer timeout",
+            "soft_timeout",
+        )
+    return replace(plan, soft_timeout_ms=soft)

@@ -133,12 +133,22 @@ class Task(Generic[P, T, C]):
 
     async def apush(self, *args: P.args, **kwargs: P.kwargs) -> PushedJob[T]:
         """Push one job; it is safe when this answers."""
-        plan = self._before() if self.app.middleware else self.plan
-        payload = self.arguments.encode(plan.job.codec, args, kwargs)
-        job = await self._send(plan, payload)
-        if self.app.middleware:
+        app, arguments = self.app, self.arguments
+        if app.middleware:
+            plan = self._before()
+            job = await self._send(plan, arguments.encode(plan.job.codec, args, kwargs))
             self._after([job.id])
-        return job
+            return job
+        plan = self.plan
+        payload = arguments.encode(plan.job.codec, args, kwargs)
+        home = app.home
+        if not plan.plain or (store := home.at_hand()) is None:
+            return await self._send(plan, payload)
+        try:  # as `_send` would, without another coroutine that each push would go through
+            job_id = await store.push_one(home.tenant, plan.queue, payload, plan.options)
+        except Invalid as error:
+            raise in_words(error) from None
+        return PushedJob(home, job_id, "created", arguments.returns)
 
     def push(self, *args: P.args, **kwargs: P.kwargs) -> PushedJob[T]:
         # Everything but the sending happens in the caller's thread: arguments, hooks, errors.

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -30,6 +30,7 @@ from penstock.telemetry import logs
 from penstock.worker.limits import rss_mb
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
+from penstock.worker.pools.running import SOON_S, runs
 from penstock.worker.pools.wire import Do, Ended, Ready, Said, beginning, framed, to_child
 
 
@@ -82,9 +83,9 @@ class Child:
             return self._awaited(executor.run(call))  # type: ignore[no-any-return]
         outcome: Outcome | BatchOutcome | None = None
         try:
-            with _SoftTimer(task.soft_timeout_ms):
+            with _SoftTimer(task.handler, task.soft_timeout_ms):
                 outcome = executor.run_here(call)
-        except SoftTimeout as error:  # it reached us behind the handler's end
+        except SoftTimeout as error:  # of a compiled handler: it may reach us behind its end
             if outcome is None:
                 outcome = call.ended(executor.failed(task, error))
         return outcome
@@ -96,23 +97,26 @@ class Child:
 
 
 class _SoftTimer:
-    """Raises SoftTimeout in the main thread, where handlers run, when the time is over."""
+    """Raises SoftTimeout in a handler that runs in the main thread, when the time is over: once it
+    has begun, and not when it has ended, though what it answered is still being made up."""
 
-    def __init__(self, soft_ms: int | None) -> None:
+    def __init__(self, handler: Callable[..., Any], soft_ms: int | None) -> None:
+        self._handler = handler
         self._soft_s = 0.0 if soft_ms is None else soft_ms / 1_000
 
     def __enter__(self) -> None:
         if self._soft_s:
-            signal.signal(signal.SIGALRM, _over)
-            signal.setitimer(signal.ITIMER_REAL, self._soft_s)
+            signal.signal(signal.SIGALRM, self._over)
+            signal.setitimer(signal.ITIMER_REAL, self._soft_s, SOON_S)
 
     def __exit__(self, *_: object) -> None:
         if self._soft_s:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-
-def _over(number: int, frame: FrameType | None) -> None:
-    raise SoftTimeout
+    def _over(self, number: int, frame: FrameType | None) -> None:
+        if runs(self._handler, frame):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise SoftTimeout
 
 
 def heard(sock: socket.socket) -> Iterator[Message]:

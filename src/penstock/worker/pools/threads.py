@@ -13,6 +13,7 @@ more than most short handlers do.
 import asyncio
 import contextvars
 import ctypes
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -33,8 +34,7 @@ from penstock.client.execute import (
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
 from penstock.worker.looping import HandlersLoop
-
-SOON_S: Final = 0.001  # after which a handler is looked for again
+from penstock.worker.pools.running import SOON_S, runs
 
 _set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
@@ -62,6 +62,11 @@ class _Seat:
             else:
                 _raise(self.thread, error)
             return True
+
+    def time_out(self, work: Work) -> bool:
+        """Raise SoftTimeout in the handler, if it is what the thread is at. Answers whether it is."""
+        at = sys._current_frames().get(self.thread.ident or 0)
+        return runs(work.task.handler, at) and self.raise_in(work, SoftTimeout)
 
     def settle(self) -> None:
         """The work has ended: nothing can be raised here any more."""
@@ -111,7 +116,7 @@ class ThreadPool:
             self._inbox.put(work)
 
     def _time_out(self, work: Work) -> None:
-        if work.handle is None or not work.handle.raise_in(work, SoftTimeout):
+        if work.handle is None or not work.handle.time_out(work):
             # Its handler has not begun; or it has ended, and we shall hear of it before this.
             self._timers[work] = self._home.call_later(SOON_S, self._time_out, work)
 
