@@ -25,6 +25,7 @@ from penstock.telemetry import logs
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.slices import ask_for_short_slices
 from penstock.worker.supervisor import REPLACE
 from penstock.worker.worker import Worker
 
@@ -40,6 +41,7 @@ SWITCH_S: Final = 0.0005
 
 def run(settings: WorkerSettings, *, supervised: bool = False) -> int:
     """Work until a signal or a limit; answers the exit code."""
+    ask_for_short_slices()  # first: threads have what their parent has
     app = load_app(settings.where)
     if settings.url is not None:
         app.home = Home(settings.url, app.tenant)
