@@ -15,14 +15,17 @@ from penstock.open import open_store
 from penstock.stores.clock import SystemClock
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
-from tests.worker.harness import closing, ending, run, seen
+from tests.worker.harness import closing, ending, eventually, run, seen
 
 
 def app_on(url: str = "memory://") -> Penstock:
     return Penstock(url, max_attempts=1, backoff=at_once())
 
 
-def test_running_jobs_finish_and_unstarted_ones_go_back_at_once() -> None:
+def test_running_jobs_finish_and_unstarted_ones_go_back_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "penstock.worker")
     app = app_on()
     began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -35,7 +38,7 @@ def test_running_jobs_finish_and_unstarted_ones_go_back_at_once() -> None:
     async def case() -> None:
         async with closing(app):
             jobs = [await long.apush() for _ in range(2)]
-            worker = Worker(app, WorkerSettings(concurrency=1, cron=False))
+            worker = Worker(app, WorkerSettings(concurrency=1, cron=False, name="w"))
             living = asyncio.create_task(worker.run())
             await began.wait()
             worker.stop()
@@ -47,6 +50,13 @@ def test_running_jobs_finish_and_unstarted_ones_go_back_at_once() -> None:
             assert lease.jobs[0].attempt == 1
             await asyncio.sleep(0)
             assert not living.done()
+
+            async def told() -> bool:
+                """Whoever has pressed Ctrl-C: what it waits for, and how not to wait."""
+                said = "w waits up to 30s for 1 job that runs; another signal ends it at once"
+                return said in caplog.messages
+
+            await eventually(told)
             go_on.set()
             counts = await living
             assert counts.completed == 1

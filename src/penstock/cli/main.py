@@ -12,6 +12,7 @@ import signal
 import sys
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from penstock import __version__
@@ -67,17 +68,21 @@ _FIRST: Final = {"--url": True, "--tenant": True, "--json": False}
 
 
 def in_order(words: list[str]) -> list[str]:
-    """Behind the command, as commands take them: `--url URL stats` is `stats --url URL`."""
+    """Behind the command, as commands take them: `--url URL stats` is `stats --url URL`. Where only
+    help is wanted, or nothing but a group is named, they are left out: not everything takes them.
+    """
     at = 0
     while at < len(words) and (option := words[at].partition("="))[0] in _FIRST:
         at += 2 if _FIRST[option[0]] and not option[1] else 1
     said, rest = words[:at], words[at:]
-    if not rest:
-        return words
-    if rest[0].startswith("-"):  # no command that could take them: --help, --version
+    if not rest or rest[0].startswith("-"):  # no command that could take them: --help, --version
         return rest
     end = rest.index("--") if "--" in rest else len(rest)
-    return [*rest[:end], *said, *rest[end:]]
+    named = [*takewhile(lambda word: not word.startswith("-"), rest)]
+    if "--help" in rest[:end]:
+        return [*named, "--help"]
+    alone = len(named) == 1 and rest[0] in COMMANDS and COMMANDS[rest[0]].group
+    return rest if alone else [*rest[:end], *said, *rest[end:]]
 
 
 def build_app() -> "typer.Typer":

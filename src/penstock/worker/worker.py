@@ -16,6 +16,7 @@ from typing import Any, Final
 from penstock.client.app import Penstock
 from penstock.client.task import Task
 from penstock.cron.scheduler import Scheduler
+from penstock.model.duration import say_ms
 from penstock.model.errors import Invalid
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
@@ -282,6 +283,14 @@ class _Life:
         self.dispatch.give_back_waiting()
         if self._worker.stops > 1:
             self._insisted.set()
+        elif running := sum(len(work.ids) for work in self.dispatch.running):
+            log.info(
+                "%s waits up to %s for %s; another signal ends it at once",
+                self._name,
+                say_ms(round(shutdown_s * 1_000)),
+                "1 job that runs" if running == 1 else f"{running} jobs that run",
+                extra={"worker": self._name},
+            )
         await _first(self.dispatch.idle, self._insisted, shutdown_s - stop_s)
         if not self.dispatch.idle.is_set():
             self.dispatch.interrupt_all()
