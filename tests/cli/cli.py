@@ -15,6 +15,7 @@ import penstock
 from penstock.cli.main import build_app
 from penstock.model.store import Store
 from penstock.open import open_store
+from penstock.stores.clock import Clock
 
 SOURCE = Path(penstock.__file__).parents[1]
 COMMAND = (sys.executable, "-m", "penstock.cli.main")
@@ -47,11 +48,11 @@ class Cli:
         return str(self.json("claim", *words)["lease"])
 
 
-def beforehand(work: Callable[[Store], Awaitable[None]]) -> None:
+def beforehand(work: Callable[[Store], Awaitable[None]], clock: Clock | None = None) -> None:
     """Do something to the store that PENSTOCK_URL names, quicker than by commands."""
 
     async def whole() -> None:
-        store = await open_store(os.environ["PENSTOCK_URL"])
+        store = await open_store(os.environ["PENSTOCK_URL"], clock=clock)
         await work(store)
         await store.close()
 

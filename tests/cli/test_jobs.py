@@ -6,6 +6,7 @@ import pytest
 
 from penstock.model.job import JobSpec, LogLine
 from penstock.model.store import Store
+from penstock.stores.clock import ManualClock
 from tests.cli.cli import Cli, beforehand
 
 
@@ -64,6 +65,42 @@ def test_a_listing_is_taken_up_at_its_cursor(filled: Cli) -> None:
     assert filled.told == f"there are more: --cursor {whole[5]}\n"
 
 
+def test_the_newest_jobs_come_first_where_that_is_asked_for(filled: Cli) -> None:
+    whole = filled.json("jobs", "ls", "a", "--newest")
+    assert [job["payload"] for job in whole["jobs"]] == [6, 3, 2, 1]
+    newest = filled.json("jobs", "ls", "a", "--newest", "-n", 2, "--task", "t")
+    assert [job["payload"] for job in newest["jobs"]] == [3, 2]
+    rest = filled.json("jobs", "ls", "a", "--newest", "--cursor", newest["cursor"])
+    assert [job["payload"] for job in rest["jobs"]] == [1]
+    filled("jobs", "ls", "a", "--newest", "-n", 1)
+    assert filled.told == "there are more: --cursor 3\n"
+    ready = filled.json("jobs", "ls", "a", "--newest", "--state", "ready", "--limit", 1)
+    assert [job["payload"] for job in ready["jobs"]] == [3]
+
+
+def test_the_newest_jobs_of_all_queues_come_by_the_instant_of_their_push(cli: Cli) -> None:
+    """Ids ascend within a queue alone."""
+    clock = ManualClock()
+
+    async def fill(store: Store) -> None:
+        for number, queue in enumerate("aabbac"):
+            clock.advance(1_000)
+            await store.push_jobs("default", queue, [JobSpec(payload=b"%d" % number)])
+
+    def payloads(*words: object) -> list[int]:
+        page = cli.json("jobs", "ls", "--newest", *words)
+        assert page["cursor"] is None
+        return [job["payload"] for job in page["jobs"]]
+
+    beforehand(fill, clock)
+    assert payloads() == [5, 4, 3, 2, 1, 0]
+    assert cli.told == ""
+    assert payloads("--limit", 3) == [5, 4, 3]
+    assert cli.told == "there are more: say a higher --limit, or a QUEUE\n"
+    cli("jobs", "ls", "--newest", "--cursor", 5, code=2)
+    assert cli.told == "--cursor: goes with --newest in one queue only: say which\n"
+
+
 def test_a_listing_for_people_has_no_colour_and_cuts_nothing_where_it_is_piped(cli: Cli) -> None:
     cli("push", "q" * 200, '"[red]\\u001b[31m"', "--task", "t" * 25)
     said = cli("jobs", "ls")
@@ -98,6 +135,18 @@ def test_a_job_is_shown_with_what_is_known_of_it(filled: Cli) -> None:
     assert "w1: LookupError: no such user" in said
     filled("jobs", "show", 999, code=1)
     assert filled.told.startswith("job 999 is not known")
+
+
+def test_only_a_job_that_completed_is_shown_with_a_result(cli: Cli) -> None:
+    for _ in range(3):
+        cli("push", "q", "1")
+    cli("ack", cli.lease("q"), "--result", "1=5")
+    cli("ack", cli.lease("q"))
+    cli("jobs", "cancel", 3, "--discard")
+    shown = [cli("jobs", "show", job_id) for job_id in (1, 2, 3)]
+    assert [re.findall(r"^result +(.*?) *$", said, re.MULTILINE) for said in shown] == [
+        *(["5"], ["null"], [])
+    ]
 
 
 def test_jobs_are_cancelled_discarded_and_retried(filled: Cli) -> None:
@@ -159,6 +208,32 @@ def test_explain_says_what_holds_a_job(filled: Cli) -> None:
     assert re.search(r"it can start in (59m|1h), at ", said)
     explained = filled.json("jobs", "explain", 3)
     assert (explained["reasons"], explained["ahead"]) == (["line"], 2)
+
+
+def test_explain_tells_of_the_rate_that_a_delayed_job_will_wait_for(cli: Cli) -> None:
+    for _ in range(2):
+        cli("push", "q", "1", "--delay", "1h")
+    cli("queues", "limit", "q", "--rate", "1/d")
+    assert cli("jobs", "explain", 1).endswith(", if a worker is free\n")
+    said = cli("jobs", "explain", 2)
+    assert "it can start in 1d" in said
+    assert "at the earliest: the rate of its queue lets those before it start first" in said
+
+
+def test_explain_says_that_a_job_was_put_off_by_whoever_had_it(cli: Cli) -> None:
+    async def put_off(store: Store) -> None:
+        """As a worker does that does not know its task."""
+        await store.push_jobs("default", "q", [JobSpec(), JobSpec(delay_ms=60_000)])
+        lease = await store.claim("default", ["q"])
+        assert lease is not None
+        await store.release("default", lease.token)
+        await store.edit("default", 1, delay_ms=60_000)
+
+    beforehand(put_off)
+    line = "  its run_at lies ahead"
+    said = f"{line}; it was claimed and given back: penstock jobs logs 1 may say why\n"
+    assert said in cli("jobs", "explain", 1)
+    assert f"{line}\n" in cli("jobs", "explain", 2)
 
 
 def test_explain_names_the_limit_the_group_and_the_dependency(cli: Cli) -> None:

@@ -134,6 +134,25 @@ async def test_under_a_rate_each_job_waits_for_the_tokens_of_those_before_it(h: 
     assert not await h.claimed("q")
 
 
+async def test_under_a_rate_a_delayed_job_waits_for_those_that_are_due_before_it(
+    h: Harness,
+) -> None:
+    await h.configure("q", limits=Limits(rate=Rate(tokens=1)))
+    await h.push_many("q", [{}] * 3)
+    assert await h.claimed("q")  # the next tokens come after 1, 2 … seconds; two jobs are ready
+    at = h.now
+    specs = [(500, 0), (2_200, 0), (2_500, 0), (2_600, 5), (60_000, 0), (60_000, 0)]
+    starts = [4_000, 5_000, 6_000, 3_000, 60_000, 61_000]
+    ids = (await h.push_many("q", [{"delay_ms": ms, "priority": rank} for ms, rank in specs])).ids
+    for job_id, start in zip(ids, starts, strict=True):
+        explanation = await explain(h, job_id)
+        assert explanation.reasons == ("delayed",)
+        assert explanation.start_at in (None, at + start)
+    await h.configure("q", limits=Limits(rate=Rate(tokens=1)), paused=True)
+    for job_id, (delay_ms, _) in zip(ids, specs, strict=True):  # not before, whoever resumes it
+        assert (await explain(h, job_id)).start_at in (None, at + delay_ms)
+
+
 async def test_a_busy_group_and_its_spent_rate_are_reasons(h: Harness) -> None:
     await h.configure("q", limits=Limits(group_rate=Rate(tokens=1)))
     _, second = (await h.push_many("q", [{"group": "g"}, {"group": "g"}])).ids

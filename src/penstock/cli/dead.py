@@ -40,7 +40,8 @@ async def ls(
 ) -> int | None:
     """List dead jobs by ascending id, each with its last error."""
     queues = await queues_with(at, State.DEAD, queue)
-    jobs, following = await first_jobs(at, queues, cursor, limit, state=State.DEAD)
+    jobs, behind = await first_jobs(at, queues, cursor, limit, state=State.DEAD)
+    following = None if behind is None else behind.id
     now = now_ms()
     rows = table(">id", "queue", "~task", ">died", "because", "~error")
     for job in jobs:

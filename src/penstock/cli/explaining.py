@@ -24,9 +24,12 @@ def explained(said: Explanation, job: Job, now: int) -> list[Text]:
         )
     if said.start_at is not None and "next" not in said.reasons:
         start = f"  it can start {when(said.start_at, now)}, at {clock(said.start_at)}"
-        lines.append(
-            Text(start + (", if a worker is free" if not said.ahead else " at the earliest"))
-        )
+        due = said.detail.get(said.reasons[0])
+        if said.state is State.SCHEDULED and due != said.start_at:
+            start += " at the earliest: the rate of its queue lets those before it start first"
+        else:
+            start += ", if a worker is free" if not said.ahead else " at the earliest"
+        lines.append(Text(start))
     elif said.state is State.READY and "next" not in said.reasons:
         lines.append(Text("  nobody can tell when it starts"))
     return lines
@@ -45,6 +48,8 @@ def _more(code: str, detail: Any, job: Job, now: int) -> str:
             named = ", ".join(map(str, detail[:_IDS]))
             rest = f" and {len(detail) - _IDS:,} more" if len(detail) > _IDS else ""
             return f": {many(len(detail), 'job')} still to end: {named}{rest}"
+        case "delayed" if job.started_at is not None:
+            return f"; it was claimed and given back: penstock jobs logs {job.id} may say why"
         case "backoff":
             error = job.errors[-1] if job.errors else None
             return f": attempt {error.attempt} ended in {error.kind}" if error else ""

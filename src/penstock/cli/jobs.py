@@ -49,12 +49,21 @@ async def ls(
     tag: Annotated[str | None, typer.Option(metavar="TAG", help="Jobs with this tag.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Jobs at most.")] = 50,
     cursor: Annotated[int, typer.Option(min=0, metavar="ID", help="From this id on.")] = 0,
+    newest: Annotated[
+        bool, typer.Option("--newest", help="The newest first; --cursor: from this id back.")
+    ] = False,
 ) -> int | None:
-    """List jobs by ascending id."""
+    """List jobs by ascending id, or the newest first."""
     if where is not None and queue is not None:
         raise Invalid("is said twice", "queue")
     queues = await queues_with(at, state, where or queue)
-    jobs, following = await first_jobs(at, queues, cursor, limit, state=state, task=task, tag=tag)
+    goes_on = not newest or len(queues) < 2
+    if cursor and not goes_on:
+        raise Invalid("goes with --newest in one queue only: say which", "cursor")
+    jobs, behind = await first_jobs(
+        at, queues, cursor, limit, newest=newest, state=state, task=task, tag=tag
+    )
+    following = behind.id if behind is not None and goes_on else None
     page = JobPage(jobs=tuple(map(JobRead.of, jobs)), cursor=following)
     now = now_ms()
     rows = table(">id", "queue", "state", "~task", ">attempt", ">pushed", "~payload")
@@ -71,6 +80,8 @@ async def ls(
     at.answer(page, rows if page.jobs else "no jobs")
     if following is not None and not at.as_json:
         note(f"there are more: --cursor {following}")
+    elif behind is not None and not goes_on:
+        note("there are more: say a higher --limit, or a QUEUE")
     return None if page.jobs else NOT_SO
 
 
@@ -87,6 +98,7 @@ def _facts(job: JobRead) -> list[tuple[str | Text, str | Text]]:
         return f"{clock(at)} ({when(at, now)})" if at else ""
 
     attempts = f"{job.attempts} of {job.max_attempts or 'any number'}"
+    completed = job.state is State.COMPLETED
     progress = "" if job.progress is None else f"{job.progress} % {job.progress_message or ''}"
     said: list[tuple[str, Any]] = [
         ("id", str(job.id)),
@@ -111,7 +123,7 @@ def _facts(job: JobRead) -> list[tuple[str | Text, str | Text]]:
         ("worker", job.worker or ""),
         ("progress", progress),
         ("payload", value_text(job.payload, job.payload_base64)),
-        ("result", value_text(job.result, job.result_base64) if job.finished_at else ""),
+        ("result", value_text(job.result, job.result_base64) if completed else ""),
     ]
     return [
         (name, value if isinstance(value, Text) else plain(value)) for name, value in said if value

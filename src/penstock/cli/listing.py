@@ -1,4 +1,5 @@
-"""Jobs of one queue or of all, by ascending id, however many queues and jobs there are."""
+"""Jobs of one queue or of all, by ascending id or the newest first, however many queues and jobs
+there are."""
 
 from collections.abc import AsyncIterator
 from heapq import heapify, heappop, heapreplace
@@ -32,17 +33,22 @@ async def jobs_of(
 
 
 async def first_jobs(
-    at: Session, queues: list[str], cursor: int, limit: int, **chosen: Any
-) -> tuple[list[Job], int | None]:
-    """The first `limit` jobs of all these queues by id, from the cursor on, and where to go on.
+    at: Session, queues: list[str], cursor: int, limit: int, *, newest: bool = False, **chosen: Any
+) -> tuple[list[Job], Job | None]:
+    """The first `limit` jobs of all these queues by id, from the cursor on, and the one behind them.
 
-    Ids ascend over all queues, so one cursor serves for them all.
+    No two queues share an id, so one cursor serves for them all. `newest` first, it serves for one
+    queue alone: ids tell which job of a queue is newer, and nothing about jobs of two queues. Among
+    those it is the instant of the push.
     """
     at_once = max(min(_AT_ONCE, limit, 4 * limit // max(len(queues), 1)), 1)
-    streams = [jobs_of(at, queue, cursor, at_once=at_once, **chosen) for queue in queues]
+    streams = [
+        jobs_of(at, queue, cursor, at_once=at_once, newest=newest, **chosen) for queue in queues
+    ]
+    rank = _age if newest else _id
     order = count()
     heads = [
-        (head.id, next(order), head, stream)
+        (rank(head), next(order), head, stream)
         for stream in streams
         if (head := await anext(stream, None)) is not None
     ]
@@ -55,5 +61,13 @@ async def first_jobs(
         if following is None:
             heappop(heads)
         else:
-            heapreplace(heads, (following.id, next(order), following, stream))
-    return found, heads[0][0] if heads else None
+            heapreplace(heads, (rank(following), next(order), following, stream))
+    return found, heads[0][2] if heads else None
+
+
+def _id(job: Job) -> int:
+    return job.id
+
+
+def _age(job: Job) -> int:
+    return -job.created_at

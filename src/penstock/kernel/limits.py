@@ -38,6 +38,17 @@ class Meter:
         per_ms = 1000 * self.rate.tokens
         return elapsed + -(-wait // per_ms)
 
+    def pass_until(self, since: int, until: int, n: int) -> int:
+        """Of n jobs that wait since an instant, those that pass until another, each as soon as it
+        may. Answers how many."""
+        begun, gap, burst = self._parts(since)
+        begun = max(self.arrival, begun)
+        end, _, _ = self._parts(until)
+        passed = min(n, max((end - begun) // gap + burst, 0))
+        if passed:
+            self.arrival = begun + passed * gap
+        return passed
+
     def idle_at(self) -> int:
         """The first instant (elapsed, ms) from which it is idle."""
         return -(-self.arrival // (1000 * self.rate.tokens))
