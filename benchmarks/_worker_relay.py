@@ -18,13 +18,14 @@ PACKAGES: Final = ("uvloop",)
 
 # Bytes of a push of 44 and its answer, of a job on its way, of its ack and that one's answer, as
 # they are seen on the wire between `penstock://` and `penstock serve`.
-PUSH: Final = 207
-PUSHED: Final = 30
-JOB: Final = 228
+PUSH: Final = 67
+PUSHED: Final = 22
+JOB: Final = 115
 ACK: Final = 80
 ACKED: Final = 61
 # The first byte of a frame says what it is; a worker says HELLO once.
-IS_PUSH, IS_ACK, HELLO = b"P", b"A", b"W"
+IS_PUSH, IS_ACK, IS_JOB, HELLO = b"P", b"A", b"J", b"W"
+A_JOB: Final = IS_JOB + bytes(JOB - 1)
 
 
 class Middle:
@@ -50,13 +51,13 @@ class Relay(asyncio.Protocol):
             if middle.worker is None:
                 middle.waiting += 1
             else:
-                middle.worker.write(bytes(JOB))
+                middle.worker.write(A_JOB)
             self._transport.write(bytes(PUSHED))
         elif kind == IS_ACK:
             self._transport.write(bytes(ACKED))
         else:
             middle.worker = self._transport
-            self._transport.write(bytes(JOB * middle.waiting))
+            self._transport.write(A_JOB * middle.waiting)
 
 
 class Client(asyncio.Protocol):
@@ -84,7 +85,7 @@ class Worker(asyncio.Protocol):
         self._transport.write(HELLO)
 
     def data_received(self, data: bytes) -> None:
-        for _ in range(len(data) // JOB):  # the answer to an ack is shorter than a job
+        for _ in range(data.count(IS_JOB)):  # between the answers to acks
             self._started()
             self._transport.write(IS_ACK + bytes(ACK - 1))
 

@@ -5,13 +5,13 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from math import nan
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from benchmarks._environments import HERE
-from benchmarks._server_client import serving
+from benchmarks._server_client import on_one_core, serving
 from benchmarks._worker_adapter import percentiles
 from benchmarks._worker_brokers import Postgres, redis, relay
 from benchmarks._worker_peers import BULK, RELAY, Entry
@@ -30,6 +30,8 @@ class Round(NamedTuple):
     start_p50: float
     start_p99: float
     relay_p50: float  # of the starts of a bare relay, in turn with these
+    roaming_p50: float  # of starts where each process is wherever the scheduler has put it
+    roaming_relay_p50: float
 
 
 class Rounds:
@@ -54,7 +56,7 @@ class Rounds:
                 many = producer.ask("push_many", jobs=peer.bulk, by=BULK)
             with working():
                 drained = producer.ask("drained", jobs=peer.jobs)
-                starts, bare = self._starts_in_turn(producer)
+                starts, bare, roaming, roaming_bare = self._starts_in_turn(producer)
             if peer.spare:
                 many = producer.ask("push_many", jobs=peer.spare, by=BULK)
         start = percentiles(starts)
@@ -67,21 +69,34 @@ class Rounds:
             start["p50"],
             start["p99"],
             percentiles(bare)["p50"],
+            percentiles(roaming)["p50"],
+            percentiles(roaming_bare)["p50"],
         )
 
-    def _starts_in_turn(self, producer: "Producing") -> tuple[list[float], list[float]]:
-        """Starts of a subject and of a relay that is there for that, some of these and some of those:
-        the machine is not as fast in one second as in the next, and it is their ratio that counts."""
+    def _starts_in_turn(self, producer: "Producing") -> tuple[list[float], ...]:
+        """Starts of a subject and of a relay that is there for that: on one core, then wherever the
+        scheduler has put them. To wake another core takes longer than all that a relay does, and who
+        was busy before is spread over the cores when the other is not: so it is on one core that
+        they can be compared."""
         with self._subject(RELAY) as (other, working):
             other.ask("push", jobs=RELAY.alone)
             with working():
                 other.ask("drained", jobs=RELAY.jobs)
-                starts: list[float] = []
-                bare: list[float] = []
-                for first in range(0, self._starts, BLOCK):
-                    jobs, seed = min(BLOCK, self._starts - first), self._turn + first
-                    for each, took in ((other, bare), (producer, starts)):
-                        took.extend(each.ask("starts", jobs=jobs, seed=seed)["took"])
+                roaming = self._some_of_each(producer, other)
+                with on_one_core(*_family()):
+                    return *self._some_of_each(producer, other), *roaming
+
+    def _some_of_each(
+        self, producer: "Producing", other: "Producing"
+    ) -> tuple[list[float], list[float]]:
+        """In turn: the machine is not as fast in one second as in the next, and it is their ratio
+        that counts."""
+        starts: list[float] = []
+        bare: list[float] = []
+        for first in range(0, self._starts, BLOCK):
+            jobs, seed = min(BLOCK, self._starts - first), self._turn + first
+            for each, took in ((other, bare), (producer, starts)):
+                took.extend(each.ask("starts", jobs=jobs, seed=seed)["took"])
         return starts, bare
 
     @contextmanager
@@ -119,6 +134,19 @@ class Rounds:
             late = ("synchronous_commit=off",) if peer.broker == "postgres-late" else ()
             with self._postgres.serve(*late) as url:
                 yield url
+
+
+def _family() -> list[int]:
+    """The processes that this one has started, and those that they have."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended since
+            facts = stat.read_text().rpartition(") ")[2].split()
+            parents[int(stat.parent.name)] = int(facts[1])
+    family = [os.getpid()]
+    for pid in family:  # which grows meanwhile
+        family += [child for child, parent in parents.items() if parent == pid]
+    return family[1:]
 
 
 @contextmanager

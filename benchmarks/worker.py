@@ -96,13 +96,21 @@ def report_starts(report: Report, ours: Sequence[Entry], peers: Sequence[Entry])
         bare = report.pick(subject=peer.name, what="relay_p50")
         times = ratio(what, half, bare)
         if peer.name == "Penstock":
-            report.targets.append(Target(what, times, 2.5, at_least=False))
+            on_one = Target(f"{what}, on one core", times, 2.5, at_least=False)
+            report.targets.append(on_one)
         row = [_us(half.median), f"{_us(half.low)} – {_us(half.high)}", _us(most.median)]
         spread_of_times = f"{shown(times.low, '×')} – {shown(times.high, '×')}"
         row += [_us(bare.median), shown(times.median, "×"), spread_of_times]
+        free = report.pick(subject=peer.name, what="roaming_p50")
+        bare = report.pick(subject=peer.name, what="roaming_relay_p50")
+        times = ratio(what, free, bare)
+        if peer.name == "Penstock":
+            report.targets.append(Target(f"{what}, roaming", times, 2.5, at_least=False))
+        row += [_us(free.median), _us(bare.median), shown(times.median, "×")]
         rows.append([peer.name, *row])
     report.say("## From before a push to the job's start, on an idle worker")
     headings = ["", "p50", "spread", "p99", "a relay beside it", "p50 ÷ that", "spread"]
+    headings += ["roaming, p50", "a relay", "÷"]
     report.say(table(headings, rows))
 
 
@@ -218,7 +226,9 @@ def main() -> None:
             "Jobs are pushed, then the worker is started and drains them; then "
             f"{starts} more are pushed, each {PAUSE_S[0] * 1000:.0f} – {PAUSE_S[1] * 1000:.0f} ms "
             f"after the start of the one before, {BLOCK} of them in turn with {BLOCK} of a relay's, "
-            "which is there for that alone. relay: producer, middle and worker on uvloop that pass "
+            "which is there for that alone, all processes on one core; and again with both left where "
+            "the scheduler has put them, which after a drain is on all cores for a subject and on one "
+            "for the relay. relay: producer, middle and worker on uvloop that pass "
             "on as many bytes as Penstock does for a job, and do nothing with them."
         )
         postgres = any(peer.broker.startswith("postgres") for peer in peers)
