@@ -55,6 +55,8 @@ ERRORS: Final[dict[str, tuple[str, ...]]] = {
     "EXPLAIN": _NAMED,
     "EDIT": ("not_found", "conflict", "payload_too_large", "storage_full"),
     "PUTCRON": ("storage_full", "payload_too_large"),
+    "PUTINSTANTS": _PUSHES[1:],
+    "REFRESHINSTANTS": (*_PUSHES[1:], "not_found"),
     "PUSH": _PUSHES,
     "PUSHB": _PUSHES,
     "FLOW": _PUSHES,

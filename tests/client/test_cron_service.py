@@ -9,8 +9,9 @@ import pytest
 
 from penstock import CronMessage, CronService, DelayedQueue, Penstock
 from penstock.client.crons import hash_of
-from penstock.model.errors import Invalid
-from penstock.model.schedule import Daily, Every, instants, parse_key
+from penstock.model.errors import Invalid, Overloaded
+from penstock.model.policy import Bounds
+from penstock.model.schedule import Daily, Every, instant_key, instants, parse_key
 from tests.client.small_worker import url_of
 from tests.client.stores import on_each_store
 from tests.conformance.harness import Harness
@@ -61,7 +62,9 @@ async def test_an_instant_that_was_delivered_is_not_offered_again(h: Harness) ->
         assert await cron.ainstall_tick(ONE, "report", ahead) == 0
     await h.advance(HOUR)
     assert await delivered(cron) == []
-    assert not await cron.queue.acontains((await h.scan("q.json"))[0].key or "")
+    at = ahead[0].at
+    assert isinstance(at, int)
+    assert not await cron.queue.acontains(instant_key("report", ONE, at))
 
 
 @on_each_store
@@ -99,6 +102,73 @@ async def test_what_somebody_holds_is_not_removed(h: Harness) -> None:
 
 
 @on_each_store
+async def test_a_config_that_cannot_come_leaves_the_old_one_where_it_was(h: Harness) -> None:
+    cron = service(h)
+    await cron.ainstall_tick(ONE, "report", messages(h, 1, 2, payload="old"))
+    await h.configure("q.json", bounds=Bounds(jobs=2))
+    with pytest.raises(Overloaded):
+        await cron.ainstall_tick(TWO, "report", messages(h, 1, 2, 3, payload="new"))
+    assert await cron.ainstall_tick(ONE, "report", messages(h, 1, 2, payload="old")) == 0
+    assert await cron.ainstall_tick(TWO, "report", messages(h, 2, 3, payload="new")) == 2
+    await h.advance(5 * MINUTE)
+    assert await delivered(cron) == ["new", "new"]
+
+
+@on_each_store
+async def test_nobody_sees_both_configs_or_neither(h: Harness) -> None:
+    """Somebody looks between any two turns of the loop while the configs take turns."""
+    cron = service(h)
+    await cron.ainstall_tick(ONE, "report", messages(h, 1, 2))
+    seen = set()
+
+    async def change() -> None:
+        for turn in range(10):
+            await cron.ainstall_tick((TWO, ONE)[turn % 2], "report", messages(h, 1, 2))
+
+    changing = asyncio.ensure_future(change())
+    while not changing.done():
+        jobs = await h.scan("q.json")
+        seen.add(tuple(parse_key(job.key or "")[1] for job in jobs))
+        await asyncio.sleep(0)
+    await changing
+    assert seen <= {(ONE, ONE), (TWO, TWO)}
+
+
+@on_each_store
+async def test_of_two_configs_at_once_the_last_one_is_left(h: Harness) -> None:
+    await service(h).ainstall_tick(ONE, "report", messages(h, 1, payload="old"))
+    others = [hash_of(n) for n in range(5)]
+    ticks = [service(h).ainstall_tick(each, "report", messages(h, 1, 2)) for each in others]
+    assert sum(await asyncio.gather(*ticks)) == 10
+    jobs = await h.scan("q.json")
+    assert len({parse_key(job.key or "")[1] for job in jobs}) == 1
+    assert len(jobs) == 2
+
+
+@on_each_store
+async def test_a_message_that_was_dropped_by_hand_stays_dropped(h: Harness) -> None:
+    cron = service(h)
+    first, second = messages(h, 1, 2)
+    await cron.ainstall_tick(ONE, "report", [first, second])
+    assert isinstance(first.at, int)
+    assert await cron.queue.adrop(instant_key("report", ONE, first.at))
+    assert await cron.ainstall_tick(ONE, "report", [first, second]) == 0
+    await h.advance(HOUR)
+    assert await delivered(cron) == ["tick"]
+
+
+@on_each_store
+async def test_other_messages_of_the_queue_are_nobody_s_instants(h: Harness) -> None:
+    cron = service(h)
+    for key in ("report", "report/", f"report/{ONE}", f"report/{ONE}/x"):
+        await cron.queue.aoffer_or_update(key, "by hand")
+    await cron.ainstall_tick(ONE, "report", messages(h, 0))
+    await cron.ainstall_tick(TWO, "report", [])
+    assert await cron.auninstall_tick("report") == 0
+    assert await delivered(cron) == ["by hand"] * 4
+
+
+@on_each_store
 async def test_uninstalling(h: Harness) -> None:
     cron = service(h)
     await cron.ainstall_tick(ONE, "report", messages(h, 1, 2))
@@ -106,8 +176,10 @@ async def test_uninstalling(h: Harness) -> None:
     assert await cron.auninstall_tick("report", TWO) == 0
     assert await cron.auninstall_tick("report", ONE) == 2
     assert await cron.auninstall_tick("other") == 1
+    again = await cron.ainstall_tick(ONE, "report", messages(h, 1, 2, payload="again"))
+    assert again == 2
     await h.advance(HOUR)
-    assert await delivered(cron) == []
+    assert await delivered(cron) == ["again", "again"]
 
 
 @pytest.mark.parametrize("prefix", ["a_b", "a%", "a/b", "a", "*", "ü"])
@@ -208,11 +280,10 @@ async def test_daily_over_a_change_of_the_clocks(h: Harness) -> None:
 async def test_periods_are_multiples_since_the_epoch(h: Harness) -> None:
     cron = service(h)
     async with await cron.ainstall_periodic("p", "10m", lambda at: at.minute % 10):
-        begin = h.now
+        jobs = await h.scan("q.json")
+        assert [job.run_at for job in jobs] == instants(Every(every_ms=10 * MINUTE), h.now, 4)
         await h.advance(HOUR)
         assert await delivered(cron) == [0, 0, 0, 0]
-    jobs = await h.scan("q.json")
-    assert [job.run_at for job in jobs] == instants(Every(every_ms=10 * MINUTE), begin, 4)
 
 
 def test_synchronous_code_installs_and_closes(tmp_path: Path) -> None:

@@ -77,7 +77,13 @@ WITH_TENANT: dict[str, Call] = {
     "put_cron": lambda s, t, e: s.put_cron(t, cron()),
     "crons": lambda s, t, e: s.crons(t),
     "drop_cron": lambda s, t, e: s.drop_cron(t, "cron"),
+    "put_instants": lambda s, t, e: s.put_instants(t, "c", "0" * 16, instants()),
+    "drop_instants": lambda s, t, e: s.drop_instants(t, "q", "c"),
 }
+
+
+def instants(queue: str = "q") -> Run:
+    return Run(queue=queue, data=b"1", ends=[1], run_at=[1])
 
 
 def cron(**changes: Any) -> CronSpec:
@@ -107,6 +113,8 @@ WITH_QUEUE: dict[str, tuple[str, Callable[[Any, str, Any], Awaitable[object]]]] 
     "clean": ("queue", lambda s, t, q: s.clean(t, q, State.READY)),
     "purge": ("queue", lambda s, t, q: s.purge(t, q)),
     "put_cron": ("queue", lambda s, t, q: s.put_cron(t, cron(queue=q))),
+    "put_instants": ("queue", lambda s, t, q: s.put_instants(t, "c", "0" * 16, instants(q))),
+    "drop_instants": ("queue", lambda s, t, q: s.drop_instants(t, q, "c")),
 }
 
 
@@ -209,6 +217,7 @@ BAD_CALLS: list[tuple[str, str, Call]] = [
     ("state", "unknown", lambda s, t, e: s.find(t, "q", state="sleeping")),
     ("task", "number", lambda s, t, e: s.find(t, "q", task=5)),
     ("tag", "number", lambda s, t, e: s.find(t, "q", tag=5)),
+    ("newest", "text", lambda s, t, e: s.find(t, "q", newest="yes")),
     ("key", "number", lambda s, t, e: s.by_key(t, "q", 5)),
     ("key", "too long", lambda s, t, e: s.by_key(t, "q", LONG)),
     ("wait_ms", "result -1", lambda s, t, e: s.result(t, e.done, wait_ms=-1)),
@@ -259,6 +268,10 @@ BAD_CALLS: list[tuple[str, str, Call]] = [
     ("name", "empty", lambda s, t, e: s.put_cron(t, cron(name=""))),
     ("name", "too long", lambda s, t, e: s.put_cron(t, cron(name="x" * 513))),
     ("name", "surrogate", lambda s, t, e: s.put_cron(t, cron(name=SURROGATE))),
+    ("name", "of instants", lambda s, t, e: s.put_instants(t, "", "0" * 16, instants())),
+    ("run", "no run", lambda s, t, e: s.put_instants(t, "c", "0" * 16, None)),
+    ("refresh", "1", lambda s, t, e: s.put_instants(t, "c", "0" * 16, instants(), refresh=1)),
+    ("name", "too long", lambda s, t, e: s.drop_instants(t, "q", "x" * 201)),
     ("every_ms", "0", lambda s, t, e: s.put_cron(t, cron(schedule=Every(every_ms=0)))),
     ("every_ms", "-1", lambda s, t, e: s.put_cron(t, cron(schedule=Every(every_ms=-1)))),
     ("expression", "bad", lambda s, t, e: s.put_cron(t, cron(schedule=Cron(expression="* *")))),

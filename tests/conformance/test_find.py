@@ -1,4 +1,5 @@
-"""`find`: jobs of a queue by ascending id, page after page, by state, task and tag."""
+"""`find`: jobs of a queue by ascending id, or the newest first, page after page, by state, task and
+tag."""
 
 from typing import Any
 
@@ -10,14 +11,20 @@ from tests.conformance.blocks import fill_block, push_assorted
 from tests.conformance.harness import BLOCK, Harness, after
 
 
-async def find_all(h: Harness, queue: str, limit: int = 100, **filters: Any) -> list[Job]:
+async def find_all(
+    h: Harness, queue: str, limit: int = 100, *, newest: bool = False, **filters: Any
+) -> list[Job]:
     """All pages together."""
     jobs: list[Job] = []
     cursor: int | None = 0
     while cursor is not None:
-        page = await h.store.find(h.name, queue, cursor=cursor, limit=limit, **filters)
+        page = await h.store.find(
+            h.name, queue, cursor=cursor, limit=limit, newest=newest, **filters
+        )
         assert len(page.jobs) <= limit
-        assert page.cursor is None or page.cursor > cursor
+        assert page.cursor != 0, "0 is where a search begins"
+        if page.cursor is not None and cursor:
+            assert (page.cursor < cursor) if newest else (page.cursor > cursor)
         jobs += page.jobs
         cursor = page.cursor
     return jobs
@@ -48,9 +55,34 @@ async def test_a_cursor_is_an_id_to_start_from(h: Harness) -> None:
     assert (beyond.jobs, beyond.cursor) == ((), None)
 
 
+async def test_the_newest_come_first_where_that_is_asked_for(h: Harness) -> None:
+    ids = (await h.push_many("q", [{"priority": n % 3} for n in range(25)])).ids
+    await h.push("r")
+    for limit in (1, 7, 25, 1_000):
+        found = await find_all(h, "q", limit, newest=True)
+        assert [job.id for job in found] == ids[::-1]
+    page = await h.store.find(h.name, "q", newest=True, limit=3)
+    assert [job.id for job in page.jobs] == ids[:-4:-1]
+
+
+async def test_a_cursor_is_an_id_to_go_back_from_where_the_newest_come_first(h: Harness) -> None:
+    ids = await h.push_alike("q", 10)
+    page = await h.store.find(h.name, "q", newest=True, cursor=ids[4], limit=3)
+    assert [job.id for job in page.jobs] == [ids[4], ids[3], ids[2]]
+    assert page.cursor == ids[1]
+    page = await h.store.find(h.name, "q", newest=True, cursor=2**53 - 1, limit=1)
+    assert [job.id for job in page.jobs] == [ids[-1]]
+    before = await h.store.find(h.name, "r", newest=True, cursor=ids[0])
+    assert (before.jobs, before.cursor) == ((), None)
+    after_all = await h.store.find(h.name, "q", newest=True, cursor=ids[0], limit=1)
+    assert [job.id for job in after_all.jobs] == [ids[0]]
+    assert after_all.cursor is None
+
+
 async def test_an_unknown_queue_has_an_empty_page(h: Harness) -> None:
-    page = await h.store.find(h.name, "nowhere")
-    assert (page.jobs, page.cursor) == ((), None)
+    for newest in (False, True):
+        page = await h.store.find(h.name, "nowhere", newest=newest)
+        assert (page.jobs, page.cursor) == ((), None)
     assert await h.store.queues(h.name) == []
 
 
@@ -76,6 +108,7 @@ async def test_jobs_are_found_by_every_state(h: Harness) -> None:
         assert ids, state
         found = await find_all(h, "q", 1, state=state)
         assert [(job.id, job.state) for job in found] == [(job_id, state) for job_id in ids]
+        assert await find_all(h, "q", 1, state=state, newest=True) == found[::-1]
 
 
 async def test_jobs_are_found_by_task_and_tag_and_both(h: Harness) -> None:
@@ -85,7 +118,10 @@ async def test_jobs_are_found_by_task_and_tag_and_both(h: Harness) -> None:
     ids = (await h.push_many("q", specs)).ids
 
     async def found(**filters: Any) -> list[int]:
-        return [job.id for job in await find_all(h, "q", 9, **filters)]
+        ids = [job.id for job in await find_all(h, "q", 9, **filters)]
+        newest = [job.id for job in await find_all(h, "q", 9, newest=True, **filters)]
+        assert newest == ids[::-1]
+        return ids
 
     assert await found(task="t1") == ids[1::3]
     assert await found(tag="all") == [ids[n] for n in range(60) if n % 5]
@@ -121,12 +157,22 @@ async def test_pages_across_a_block_boundary_miss_nothing(h: Harness) -> None:
     ids = (await h.push_many("q", [{"tags": (f"n{n % 2}",)} for n in range(80)])).ids
     assert [job.id for job in await find_all(h, "q", 7)] == [*lease.ids, *ids]
     assert [job.id for job in await find_all(h, "q", 7, tag="n1")] == ids[1::2]
+    back = await find_all(h, "q", 7, newest=True)
+    assert [job.id for job in back] == [*reversed(ids), *reversed(lease.ids)]
+    assert [job.id for job in await find_all(h, "q", 7, tag="n1", newest=True)] == ids[::-2]
 
 
 async def test_a_rare_job_is_found_behind_many_others(h: Harness) -> None:
     await push_assorted(h, "q", BLOCK + 300)
     rare = await h.push("q", tags=("rare",))
     assert [job.id for job in await find_all(h, "q", tag="rare")] == [rare]
+
+
+async def test_a_rare_job_is_found_before_many_others(h: Harness) -> None:
+    rare = await h.push("q", tags=("rare",))
+    await push_assorted(h, "q", BLOCK + 300)
+    assert [job.id for job in await find_all(h, "q", tag="rare", newest=True)] == [rare]
+    assert await find_all(h, "q", tag="rarer", newest=True) == []
 
 
 async def test_paging_goes_on_while_jobs_come_and_go(h: Harness) -> None:

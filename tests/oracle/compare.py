@@ -137,7 +137,8 @@ class Pair:
     def learn(self, tenant: str, name: str, ours: Any, theirs: Any, args: Sequence[Any]) -> None:
         """Which new id, and which token, is which."""
         if isinstance(ours, Pushed) and isinstance(theirs, Pushed):
-            self.learn_pushed(tenant, args[0], ours, theirs)
+            runs = args[0] if name == "push" else [args[2]]
+            self.learn_pushed(tenant, runs, ours, theirs)
         elif isinstance(ours, Lease) and isinstance(theirs, Lease):
             self.tokens[ours.token] = theirs.token
 
@@ -211,6 +212,9 @@ class Pair:
                 theirs = await scan(self.store, tenant, queue, state=state)
                 ours = await scan(self.oracle, tenant, queue, state=state)
                 self.agree(f"{state} jobs of {tenant}/{queue}", ours, theirs)
+            newest = await scan(self.store, tenant, queue, newest=True)
+            ours = await scan(self.oracle, tenant, queue, newest=True)
+            self.agree(f"jobs of {tenant}/{queue}, the newest first", ours, newest)
         await self.call("crons", tenant)
 
     # -- waiting ---------------------------------------------------------------------------------
@@ -262,14 +266,17 @@ class Pair:
         await self.oracle.close()
 
 
-async def scan(store: Store, tenant: str, queue: str, state: State | None = None) -> list[Job]:
+async def scan(
+    store: Store, tenant: str, queue: str, state: State | None = None, *, newest: bool = False
+) -> list[Job]:
     """Every known job of a queue, page after page."""
     jobs: list[Job] = []
     cursor: int | None = 0
     while cursor is not None:
-        page = await store.find(tenant, queue, state=state, cursor=cursor, limit=50)
+        page = await store.find(tenant, queue, state=state, cursor=cursor, limit=50, newest=newest)
         jobs += page.jobs
-        assert page.cursor is None or page.cursor > cursor, "a cursor moves on"
+        if page.cursor is not None and cursor:
+            assert page.cursor < cursor if newest else page.cursor > cursor, "a cursor moves on"
         cursor = page.cursor
     return jobs
 

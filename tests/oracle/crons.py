@@ -3,12 +3,12 @@
 import msgspec
 
 from penstock.model import schedule
-from penstock.model.errors import NotFound, Overloaded
-from penstock.model.job import KeyClaim
+from penstock.model.errors import Invalid, NotFound, Overloaded
+from penstock.model.job import KeyClaim, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Caps
 from penstock.model.schedule import CronSpec
-from penstock.model.store import CronInfo
+from penstock.model.store import CronInfo, PushedInstead
 from tests.oracle import keys, life, pushing
 from tests.oracle.world import OracleCron, OracleJob, Version, World
 
@@ -72,6 +72,7 @@ def install(world: World, caps: Caps, tenant: str, cron: OracleCron) -> None:
         job_id, what = pushing.push_one(world, tenant, spec.queue, version)
         if what == "created":
             world.jobs[job_id].cron = spec.name
+            world.jobs[job_id].planned = True
             if options.ttl_ms is not None:
                 world.jobs[job_id].ttl_ends = instant + options.ttl_ms
             cron.instants = (*cron.instants, (instant, job_id))
@@ -96,9 +97,88 @@ def remove_instants(world: World, tenant: str, cron: OracleCron) -> None:
     for job in world.of_queue(tenant, cron.spec.queue):
         waits = job.state in (State.SCHEDULED, State.READY) and not job.claimed
         if job.cron == cron.spec.name and waits:
-            life.end(world, job, State.CANCELLED, world.now)
-            life.forget(world, job)
-            world.keys.pop((tenant, job.queue, job.said.key or ""), None)
+            vanish(world, job)
+
+
+def vanish(world: World, job: OracleJob) -> None:
+    life.end(world, job, State.CANCELLED, world.now)
+    life.forget(world, job)
+    for claim in job.said.keys:
+        held = world.keys.get((job.tenant, job.queue, claim.key))
+        if held is not None and held.job_id == job.id:
+            del world.keys[job.tenant, job.queue, claim.key]
+
+
+# -- instants that somebody else made up ---------------------------------------------------------
+
+
+def put_instants(
+    world: World, caps: Caps, tenant: str, name: str, config_hash: str, run: Run, refresh: bool
+) -> PushedInstead:
+    with world.all_or_nothing():
+        known = instants_of(world, tenant, run.queue, name)
+        others = [job for job, config in known if config != config_hash]
+        if refresh:
+            said = [claim.key for (claim,) in run.more_keys or ()]
+            there = any(job.said.keys[0].key in said and stands(world, job) for job, _ in known)
+            if not there and others and others[-1].id == max(job.id for job, _ in known):
+                raise NotFound("another config was put after this one", "name")
+            others = []
+        for job in others:
+            vanish(world, job)
+        if not run.ends:
+            return PushedInstead((), len(others))
+        pushed = pushing.push(world, caps, tenant, [run], bulk=None, part="")
+        return PushedInstead(pushed.runs, len(others))
+
+
+def claims(
+    world: World, name: str, config_hash: str, instants: list[int]
+) -> list[tuple[KeyClaim, ...]]:
+    """The key that each of them is pushed with."""
+    return [
+        (
+            KeyClaim(
+                schedule.instant_key(name, config_hash, instant),
+                "return",
+                schedule.keep_key_ms(instant, world.now),
+            ),
+        )
+        for instant in instants
+    ]
+
+
+def drop_instants(world: World, tenant: str, queue: str, name: str, config_hash: str | None) -> int:
+    gone = [
+        job
+        for job, config in instants_of(world, tenant, queue, name)
+        if config_hash in (None, config)
+    ]
+    for job in gone:
+        vanish(world, job)
+    return len(gone)
+
+
+def stands(world: World, job: OracleJob) -> bool:
+    """Is its key still its own?"""
+    record = keys.holder(world, job.tenant, job.queue, job.said.keys[0].key)
+    return record is not None and record.job_id == job.id
+
+
+def instants_of(world: World, tenant: str, queue: str, name: str) -> list[tuple[OracleJob, str]]:
+    """Those that nobody has been given and that no cron planned, by id, with their configs."""
+    found = []
+    for job in sorted(world.of_queue(tenant, queue), key=lambda job: job.id):
+        waits = job.state in (State.SCHEDULED, State.READY, State.BLOCKED) and not job.claimed
+        if not waits or job.planned:
+            continue
+        try:
+            whose, config, _ = schedule.parse_key(job.said.keys[0].key if job.said.keys else "")
+        except Invalid:
+            continue
+        if whose == name:
+            found.append((job, config))
+    return found
 
 
 def let_go(world: World) -> None:

@@ -21,6 +21,7 @@ T = TypeVar("T")
 Step = tuple[str, dict[str, Any]]
 
 CLEAN_EACH = 40  # steps, for one that cleans
+INSTANTS_EACH = 30  # steps, for one that puts or drops instants
 
 
 class Dice:
@@ -272,6 +273,7 @@ def history(seed: int, length: int, features: Sequence[str] = ()) -> list[Step]:
     steps = [(name, STEPS[name][1](dice)) for name in names]
     if not features:
         _add_cleaning(steps, Dice(seed, ["cleaning"]))
+        _add_instants(steps, Dice(seed, ["instants"]))
     return [("open", {"features": dice.features}), *steps]
 
 
@@ -286,6 +288,20 @@ def _add_cleaning(steps: list[Step], dice: "Dice") -> None:
             "limit": dice.one_of(None, 1, 2),
         }
         steps.insert(dice.random.randrange(len(steps)), ("clean", arguments))
+
+
+def _add_instants(steps: list[Step], dice: "Dice") -> None:
+    for _ in range(len(steps) // INSTANTS_EACH):
+        arguments = {
+            "tenant": dice.tenant(),
+            "queue": dice.queue(),
+            "name": dice.one_of(*say.CRONS),
+            "config": dice.one_of(*say.CONFIGS, None),
+            "ahead": [dice.random.randint(-1, 4) for _ in range(dice.one_of(0, 1, 2, 3))],
+            "payload": dice.one_of(*say.PAYLOADS),
+            "how": dice.one_of("put", "put", "refresh", "drop"),
+        }
+        steps.insert(dice.random.randrange(len(steps)), ("instants", arguments))
 
 
 def play(machine: Machine, steps: list[Step]) -> None:

@@ -412,6 +412,32 @@ class Machine(RuleBasedStateMachine):
         else:
             self.step("put_cron", tenant, spec, refresh=how == "refresh")
 
+    @rule(
+        tenant=say.tenant,
+        queue=say.queue,
+        name=st.sampled_from(say.CRONS),
+        config=st.sampled_from((*say.CONFIGS, None)),
+        ahead=st.lists(st.integers(-1, 4), max_size=3),
+        payload=st.sampled_from(say.PAYLOADS),
+        how=st.sampled_from(("put", "put", "refresh", "drop")),
+    )
+    def instants(
+        self,
+        tenant: str,
+        queue: str,
+        name: str,
+        config: str | None,
+        ahead: list[int],
+        payload: bytes,
+        how: str,
+    ) -> None:
+        if how == "drop":
+            self.step("drop_instants", tenant, queue, name, config)
+            return
+        run = say.instants(queue, self.pair.clock.now, ahead, payload)
+        config = config or say.CONFIGS[0]
+        self.step("put_instants", tenant, name, config, run, refresh=how == "refresh")
+
     # -- time ------------------------------------------------------------------------------------
 
     # Nobody looks between the passing of time and the next call, so that the call has to notice.

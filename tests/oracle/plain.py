@@ -20,6 +20,7 @@ from penstock.model.store import (
     Extended,
     Failed,
     Pushed,
+    PushedInstead,
     QueueInfo,
     Redriven,
     Released,
@@ -44,6 +45,9 @@ def plain(answer: Any, view: View) -> Any:
         case PenstockError():
             field = answer.field.rpartition(".")[2] if answer.code == "invalid" else ""
             return {"error": answer.code, "field": field}
+        case PushedInstead():
+            pushed = [(view.rename(job_id), outcome) for job_id, outcome in answer.jobs]
+            return {"pushed": pushed, "removed": answer.removed}
         case Pushed():
             return [(view.rename(job_id), outcome) for job_id, outcome in answer.jobs]
         case Lease():

@@ -19,7 +19,7 @@ from penstock.model import checks
 from penstock.model.checks_values import check_bool
 from penstock.model.errors import Deadline, NotFound, Overloaded, Unavailable
 from penstock.model.event import Event, EventKind
-from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Run
+from penstock.model.job import MAX_ID, Codec, Job, JobError, Lease, LogLine, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CAPS, Bounds, Caps, QueueConfig
 from penstock.model.schedule import CronSpec
@@ -35,6 +35,7 @@ from penstock.model.store import (
     Health,
     Page,
     Pushed,
+    PushedInstead,
     QueueInfo,
     Redriven,
     Released,
@@ -358,19 +359,22 @@ class OracleStore(Store):
         tag: str | None = None,
         cursor: int = 0,
         limit: int = 100,
+        newest: bool = False,
     ) -> Page:
         checks.check_tenant(tenant)
         checks.check_queue(queue)
-        checks.check_find(state, task, tag, cursor, limit)
+        checks.check_find(state, task, tag, cursor, limit, newest)
         with self.call() as world:
             jobs = [
                 looking.view(world, job)
                 for job in world.of_queue(tenant, queue)
-                if job.id >= cursor
+                if (job.id <= (cursor or MAX_ID) if newest else job.id >= cursor)
                 and (state is None or job.state is state)
                 and (task is None or job.said.options.task == task)
                 and (tag is None or tag in job.said.options.tags)
             ]
+            if newest:
+                jobs.reverse()
             return Page(tuple(jobs[:limit]), jobs[limit].id if len(jobs) > limit else None)
 
     async def by_key(self, tenant: str, queue: str, key: str) -> int | None:
@@ -562,6 +566,24 @@ class OracleStore(Store):
         checks.check_name(name, "name")
         with self.call() as world:
             return crons.drop(world, tenant, name)
+
+    async def put_instants(
+        self, tenant: str, name: str, config_hash: str, run: Run, *, refresh: bool = False
+    ) -> PushedInstead:
+        instants = checks.check_instants(tenant, name, config_hash, run)
+        check_bool(refresh, "refresh")
+        with self.call() as world:
+            claims = crons.claims(world, name, config_hash, instants)
+            keyed = msgspec.structs.replace(run, more_keys=claims)
+            return crons.put_instants(world, self.caps, tenant, name, config_hash, keyed, refresh)
+
+    async def drop_instants(
+        self, tenant: str, queue: str, name: str, config_hash: str | None = None
+    ) -> int:
+        checks.check_tenant(tenant)
+        checks.check_instants_of(queue, name, config_hash)
+        with self.call() as world:
+            return crons.drop_instants(world, tenant, queue, name, config_hash)
 
     # -- time and life ---------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from penstock.model.job import JobSpec, KeyClaim
+from penstock.model.job import JobSpec, KeyClaim, Run
 from penstock.model.policy import Backoff, Bounds, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every
 
@@ -17,6 +17,7 @@ TENANTS: Final = ("acme", "zeta")
 QUEUES: Final = ("a", "b")
 KEYS: Final = ("k", "l")
 CRONS: Final = ("nightly", "a_b%")
+CONFIGS: Final = ("0" * 16, "f" * 16)
 
 PAYLOADS: Final = (b"1", b'{"two":2}')
 BACKOFFS: Final = (
@@ -134,3 +135,10 @@ crons = st.builds(
     missed=st.sampled_from(("last", "all", "none")),
     limit=st.sampled_from((None, 2)),
 )
+
+
+def instants(queue: str, now: int, ahead: list[int], payload: bytes) -> Run:
+    """A run as `put_instants` takes it; the steps round, so that the same instants come again."""
+    at = [now // 50_000 * 50_000 + step * 50_000 for step in ahead]
+    ends = [len(payload) * (n + 1) for n in range(len(at))]
+    return Run(queue=queue, data=payload * len(at), ends=ends, run_at=at)

@@ -47,6 +47,7 @@ class OracleJob:
     state: State
     bulk: str | None = None  # while held
     cron: str | None = None  # the name of the cron whose instant this is
+    planned: bool = False  # by a cron, though it may be its no longer
     created_at: int = 0
     run_at: int = 0
     delayed: bool = False  # run_at lay ahead when it was said

@@ -15,6 +15,8 @@ from penstock.model.store import Store
 from penstock.stores.embedded import EmbeddedStore
 
 HOUR: Final = 3_600_000
+FAR: Final = 4_102_444_800_000  # the year 2100
+CONFIG_HASH: Final = "c" * 16
 QUEUES: Final = ("q", "other", "crons")
 KEYS: Final = ("k", "kept", "c:mine", "u:mine")
 BULKS: Final = ("open", "committed", "aborted")
@@ -85,6 +87,8 @@ async def settle_in(store: Store, tenant: str, queue: str = "q") -> Estate:
     await store.abort_bulk(tenant, "aborted")
     await store.push(tenant, [Run.pack("other", [b'"secret"'])], producer="p", sequence=1)
     await store.put_cron(tenant, cron(HOUR))
+    at = Run(queue=queue, data=b'"secret"', ends=[8], run_at=[FAR])
+    await store.put_instants(tenant, "instants", CONFIG_HASH, at)
     return Estate(
         ready=ready,
         active=active,

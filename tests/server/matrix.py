@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.model.policy import Bounds
-from tests.server.estate import HOUR, Estate, cron
+from tests.server.estate import CONFIG_HASH, HOUR, Estate, cron
 
 Fields = dict[str, Any]
 Rows = Callable[[Estate], list[Fields]]
@@ -71,6 +71,13 @@ def pushes(theirs: Estate) -> list[Fields]:
     ]
 
 
+def put_instants(_: Estate) -> list[Fields]:
+    run = {"queue": "q", "data": b'"mine"', "ends": [6], "run_at": [9 * HOUR]}
+    empty = {"queue": "q", "data": b"", "ends": []}
+    said = {"name": "instants", "config_hash": "f" * 16}
+    return [said | {"run": run}, said | {"run": empty}]
+
+
 def compatible_pushes(theirs: Estate) -> list[Fields]:
     return [
         {"queue": "q", "data": 1, "job_id": "mine"},
@@ -108,6 +115,7 @@ COMMANDS: Final[dict[str, Rows]] = {
     "FIND": lambda _: [
         {"queue": "q"},
         {"queue": "q", "state": "active"},
+        {"queue": "q", "newest": True},
         {"queue": "q", "tag": "secret"},
         {"queue": "q", "task": "secret"},
         {"queue": "other"},
@@ -139,6 +147,12 @@ COMMANDS: Final[dict[str, Rows]] = {
     "REFRESHCRON": once(spec=cron(HOUR)),
     "CRONS": once(),
     "DROPCRON": once(name="cron"),
+    "PUTINSTANTS": put_instants,
+    "REFRESHINSTANTS": put_instants,
+    "DROPINSTANTS": lambda _: [
+        {"queue": "q", "name": "instants"},
+        {"queue": "q", "name": "instants", "config_hash": CONFIG_HASH},
+    ],
     # compatible
     "PUSH": compatible_pushes,
     "PUSHB": lambda theirs: [

@@ -28,7 +28,7 @@ WRITTEN = [route for route in SERVED if route.audited]
 # Changes that are an administrator's; whatever else changes something is a producer's or a worker's.
 ADMINISTRATIVE = {
     *("CANCELJOBS", "EDIT", "REDRIVE", "PURGEDEAD", "CONFIGURE", "CONFIGURETENANT", "DRAINQUEUE"),
-    *("CLEANQUEUE", "PURGE", "PUTCRON", "DROPCRON"),
+    *("CLEANQUEUE", "PURGE", "PUTCRON", "DROPCRON", "PUTINSTANTS", "DROPINSTANTS"),
     *("CANCEL", "DISCARD", "UPDATEJOB", "UPDATE", "CHANGEPRIORITY", "PROMOTE", "MOVETODELAYED"),
     *("RETRYDLQ", "PURGEDLQ", "PAUSE", "RESUME", "RATELIMIT", "RATELIMITCLEAR"),
     *("SETCONCURRENCY", "CLEARCONCURRENCY", "DRAIN", "OBLITERATE", "CLEAN", "CRON", "CRONDELETE"),

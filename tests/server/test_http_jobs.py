@@ -414,12 +414,19 @@ async def test_jobs_are_listed_by_state_page_by_page() -> None:
         assert found == [n for n in range(1, 251) if n != 3]
         odd = (await client.get("/v1/queues/q/jobs?task=odd&limit=3")).json
         assert [job["id"] for job in odd["jobs"]] == [1, 3, 5]
+        newest = (await client.get("/v1/queues/q/jobs?task=odd&limit=3&newest=true")).json
+        assert [job["id"] for job in newest["jobs"]] == [249, 247, 245]
+        before = await client.get(
+            f"/v1/queues/q/jobs?newest=true&cursor={newest['cursor']}&limit=2"
+        )
+        assert [job["id"] for job in before.json["jobs"]] == [244, 243]
         for query, field in [
             ("state=lost", "state"),
             ("limit=0", "limit"),
             ("limit=1001", "limit"),
             ("limit=ten", "limit"),
             ("cursor=-1", "cursor"),
+            ("newest=perhaps", "newest"),
             ("limit=1&limit=2", "limit"),
             ("colour=red", "colour"),
             ("limit", "query"),

@@ -13,9 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock import CronMessage, CronService, DelayedQueue
+from penstock.client.crons import hash_of as cron_hash
+from penstock.model.errors import Forbidden
 from penstock.model.job import JobSpec
 from penstock.model.lifecycle import State
 from penstock.model.schedule import CronSpec, Every
+from penstock.open import open_store
 from penstock.protocol.native import NATIVE
 from penstock.protocol.native_own import OWNING
 from penstock.protocol.table import name_of
@@ -218,6 +222,8 @@ SCOPES: dict[str, str] = {
     **dict.fromkeys(("CANCELJOBS", "EDIT", "REDRIVE", "PURGEDEAD", "CONFIGURE"), "admin"),
     **dict.fromkeys(("CONFIGURETENANT", "DRAINQUEUE", "CLEANQUEUE", "PURGE"), "admin"),
     **dict.fromkeys(("PUTCRON", "REFRESHCRON", "DROPCRON", "TICK"), "admin"),
+    **dict.fromkeys(("PUTINSTANTS", "DROPINSTANTS"), "admin"),
+    "REFRESHINSTANTS": "push",
     "STANDING": "admin and claim",
     **dict.fromkeys(("GET", "REACH", "FIND", "BYKEY", "RESULT", "LOGS", "EXPLAIN"), "any"),
     **dict.fromkeys(("WATCH", "UNWATCH", "QUEUES", "CRONS", "HEALTH", "ABANDON"), "any"),
@@ -303,6 +309,43 @@ async def test_a_bulk_is_ended_by_whoever_may_push_all_that_it_holds() -> None:
                 assert answer["code"] == "not_found"
             assert (await some.ask("BULKOPEN", name="mixed"))["code"] == "forbidden"
         assert (await up.store.commit_bulk("ada", "mixed")).jobs == 2
+
+
+async def test_whoever_may_push_installs_messages_and_removes_none() -> None:
+    """Another config takes the old one's place only for whoever may cancel what is removed."""
+    tokens = (token("pusher", "push:emails-*", tenant="ada"), *TOKENS)
+    async with serving(*tokens) as up:
+        host, port = up.tcp
+        services = {}
+        stores = []
+        for name in ("pusher", "mails"):
+            store = await open_store(f"penstock://:{secret(name)}@{host}:{port}")
+            stores.append(store)
+            queue: Any = DelayedQueue(store, "emails-1", tenant="ada")
+            services[name] = CronService(queue, clock=up.clock)
+        one, two = cron_hash("one"), cron_hash("two")
+        at = up.clock.now_ms() + 60_000
+        old, new = [CronMessage("old", at)], [CronMessage("new", at), CronMessage("new", at + 1)]
+        assert await services["pusher"].ainstall_tick(one, "report", old) == 1
+        assert await services["pusher"].atick(one, "report", lambda _: old)
+        assert up.audited() == []
+        before = await up.store.find("ada", "emails-1.json")
+        with pytest.raises(Forbidden):
+            await services["pusher"].ainstall_tick(two, "report", new)
+        with pytest.raises(Forbidden):
+            await services["pusher"].auninstall_tick("report")
+        assert await up.store.find("ada", "emails-1.json") == before
+        assert await services["mails"].ainstall_tick(two, "report", new) == 2
+        assert await services["mails"].auninstall_tick("report") == 2
+        assert [(line["principal"], line["action"], line["outcome"]) for line in up.audited()] == [
+            ("pusher", "PUTINSTANTS", "refused"),
+            ("pusher", "DROPINSTANTS", "refused"),
+            ("mails", "PUTINSTANTS", "done"),
+            ("mails", "DROPINSTANTS", "done"),
+        ]
+        assert "old" not in str(up.audited())
+        for store in stores:
+            await store.close()
 
 
 async def test_a_cron_reaches_no_queue_that_its_owner_does_not() -> None:

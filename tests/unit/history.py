@@ -24,7 +24,7 @@ from penstock.model.lifecycle import State
 from penstock.model.payload import digest
 from penstock.model.policy import Backoff, Bounds, Caps, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every, config_hash, instant_key, keep_key_ms, plan
-from penstock.model.store import Acked, Extended, Failed, Pushed, Released
+from penstock.model.store import Acked, Extended, Failed, Pushed, PushedInstead, Released
 from penstock.stores.loading import digest_of, load_of
 
 START = 1_700_000_000_000
@@ -88,7 +88,8 @@ def canonical(answer: Any) -> Any:
         ids = [run.block.base + offset for run in answer.runs for offset in run.offsets()]
         return ("lease", answer.token, answer.queue.name, answer.expires, ids)
     if isinstance(answer, Pushed):
-        return ("pushed", answer.jobs)
+        removed = answer.removed if isinstance(answer, PushedInstead) else 0
+        return ("pushed", answer.jobs, removed)
     if isinstance(answer, Acked):
         return ("acked", sorted(answer.acked), list(answer.lost))
     if isinstance(answer, Released):
@@ -524,6 +525,33 @@ class History:
     def drop_cron(self) -> c.Command:
         return c.DropCron(self.tenant(), f"c{self.random.randint(0, 1)}")
 
+    def put_instants(self) -> c.Command:
+        tenant, queue, name = self.tenant(), self.queue(), f"c{self.random.randint(0, 1)}"
+        marker = self.one_of("0" * 16, "f" * 16)
+        at = [self.now // 500 * 500 + 500 * self.random.randint(-1, 4) for _ in range(3)]
+        at = at[self.random.randint(0, 3) :]
+        loads = []
+        if at:
+            claims = [
+                (KeyClaim(instant_key(name, marker, each), "return", keep_key_ms(each, self.now)),)
+                for each in at
+            ]
+            run = Run(
+                queue=queue,
+                data=b"1" * len(at),
+                ends=list(range(1, len(at) + 1)),
+                run_at=at,
+                more_keys=claims,
+            )
+            loads = [load_of(run, *self.put(f"{tenant}/{queue}", len(run.data)))]
+        refresh = self.one_of(False, False, True)
+        instead = c.Instead(queue=queue, name=name, config_hash=marker, refresh=refresh)
+        return c.Push(tenant=tenant, loads=loads, instead=instead)
+
+    def drop_instants(self) -> c.Command:
+        name, marker = f"c{self.random.randint(0, 1)}", self.one_of(None, "0" * 16, "f" * 16)
+        return c.DropCron(self.tenant(), name, self.queue(), marker)
+
     def tick(self) -> c.Command:
         return c.Tick(self.one_of(1, 2, 10, 1_000))
 
@@ -557,6 +585,8 @@ WEIGHED: dict[Callable[[History], c.Command], float] = {
     History.abort_bulk: 0.4,
     History.put_cron: 1.2,
     History.drop_cron: 0.3,
+    History.put_instants: 1.2,
+    History.drop_instants: 0.3,
     History.tick: 5,
     History.resume: 0.3,
 }

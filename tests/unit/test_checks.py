@@ -238,7 +238,7 @@ def test_a_log_line_out_of_its_ranges_is_refused() -> None:
 
 
 def find(**said: Any) -> None:
-    fine = {"state": None, "task": None, "tag": None, "cursor": 0, "limit": 100}
+    fine = {"state": None, "task": None, "tag": None, "cursor": 0, "limit": 100, "newest": False}
     checks.check_find(**{**fine, **said})
 
 
@@ -246,7 +246,7 @@ def test_a_search_in_its_ranges_passes() -> None:
     for state in State:
         find(state=state)
     find(task="", tag="é" * 64, cursor=MAX_ID, limit=1_000)
-    find(task="send", tag="a", limit=1)
+    find(task="send", tag="a", limit=1, newest=True)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,7 @@ def test_a_search_in_its_ranges_passes() -> None:
         ("tag", ["", "a" * 65, LONE, *NOT_TEXTS]),
         ("cursor", [-1, MAX_ID + 1, HUGE, None, *NOT_INTEGERS]),
         ("limit", [0, -1, 1_001, HUGE, None, *NOT_INTEGERS]),
+        ("newest", [0, 1, None, "yes"]),
     ],
 )
 def test_a_search_out_of_its_ranges_is_refused(field: str, wrong: list[Any]) -> None:

@@ -6,9 +6,11 @@ What the store means is the conformance suite's; here are the parts that only an
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import accumulate
+from random import Random
 
 import pytest
 
+from penstock.kernel.explain import DELAYED
 from penstock.model.errors import Unavailable
 from penstock.model.event import Event
 from penstock.model.job import JobError, JobOptions, JobSpec, Lease, Run
@@ -285,6 +287,64 @@ def test_a_job_can_be_claimed_at_the_instant_that_was_predicted_and_not_before()
         assert begun is not None
         starts = [None if each.start_at is None else each.start_at - begun for each in predicted]
         assert starts == [0, None, 250, 500, 750, 1_000]
+
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_under_a_rate_jobs_that_are_due_later_start_when_it_was_predicted(seed: int) -> None:
+    """Ready and delayed jobs of several ranks, claimed as soon as the rate lets them through."""
+    clock, draw = ManualClock(), Random(seed)
+
+    async def scenario(store: EmbeddedStore) -> None:
+        limits = Limits(rate=Rate(tokens=5, burst=draw.randint(1, 3)))
+        await store.configure(T, "q", QueueConfig(limits=limits))
+        delays = [0, 0, 0, 400, 600, 600, 1_000, 1_001, 2_500, 9_000]
+        for _ in range(12):
+            spec = JobSpec(
+                priority=draw.choice((0, 0, 5)),
+                lifo=draw.random() < 0.2,
+                delay_ms=draw.choice(delays),
+            )
+            await store.push_jobs(T, "q", [spec] * draw.choice((1, 1, 3)))
+        await store.claim(T, ["q"])
+        left = {job.id for job in (await store.find(T, "q", limit=1_000)).jobs}
+        for job in (await store.find(T, "q", state=State.ACTIVE)).jobs:
+            left.remove(job.id)
+        begun = clock.now_ms()
+        predicted = {job_id: (await store.explain(T, job_id)).start_at for job_id in left}
+        started: dict[int, int] = {}
+        while len(started) < len(left):
+            lease = await store.claim(T, ["q"], n=100)
+            if lease is not None:
+                started |= dict.fromkeys((job.id for job in lease.jobs), clock.now_ms() - begun)
+            clock.advance(1)
+        told = {job_id: at - begun for job_id, at in predicted.items() if at is not None}
+        assert told == {job_id: started[job_id] for job_id in told}
+        # Who is in line and waits for no token is told no instant.
+        assert all(started[job_id] == 0 for job_id in left - told.keys())
+
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
+def test_a_prediction_counts_only_so_many_delayed_jobs_and_is_too_early_beyond() -> None:
+    clock = ManualClock()
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.configure(T, "q", QueueConfig(limits=Limits(rate=Rate(tokens=1))))
+        apart = [JobSpec(delay_ms=ms) for ms in range(1, DELAYED + 100)]
+        for begin in range(0, len(apart), 10_000):
+            await store.push_jobs(T, "q", apart[begin : begin + 10_000])
+        (last,) = (await store.push_jobs(T, "q", [JobSpec(delay_ms=DELAYED + 100)])).ids
+        start_at = (await store.explain(T, last)).start_at
+        assert start_at == clock.now_ms() + 1 + DELAYED * 1_000
+        # Those that are due at one instant are counted as one.
+        await store.push_jobs(T, "r", [JobSpec(delay_ms=5)] * 10_000)
+        await store.push_jobs(T, "r", [JobSpec(delay_ms=5)] * 10_000)
+        await store.configure(T, "r", QueueConfig(limits=Limits(rate=Rate(tokens=1))))
+        (last,) = (await store.push_jobs(T, "r", [JobSpec(delay_ms=6)])).ids
+        assert (await store.explain(T, last)).start_at == clock.now_ms() + 5 + 20_000 * 1_000
+        assert (await store.explain(T, last - 5)).start_at == clock.now_ms() + 5 + 19_995 * 1_000
 
     on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
 

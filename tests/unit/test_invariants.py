@@ -218,9 +218,9 @@ def sums_under_bounds_equal_a_recount(kernel: Kernel) -> None:
             assert queue.bounded == bounded
             if not bounded:
                 continue
-            places = [
-                block.place(offset)
-                for block, offset, counter, _ in jobs_of(queue)
+            places = [  # of what was said last: a version that waits counts already
+                block.place(offset) if side.next is None else side.next.payload
+                for block, offset, counter, side in jobs_of(queue)
                 if counter not in ENDED
             ]
             assert queue.bytes == sum(end - begin for _, begin, end in places), queue.name

@@ -36,16 +36,20 @@ from penstock.protocol.native_manage import (
     Crons,
     DrainQueue,
     DropCron,
+    DropInstants,
     Edit,
     Purge,
     PurgeDead,
     PutCron,
+    PutInstants,
     Queues,
     Redrive,
     RefreshCron,
+    RefreshInstants,
 )
 from penstock.protocol.native_push import BulkAbort, BulkCommit, BulkOpen, PushRun
 from penstock.protocol.native_work import Claim, Complete, Extend, Failed, Release, Report
+from penstock.protocol.runs import PushedJobs
 from penstock.protocol.table import name_of
 from penstock.stores.clock import ManualClock
 from penstock.stores.embedded import EmbeddedStore
@@ -107,6 +111,11 @@ def cron(queue: str, name: str = "new") -> CronSpec:
     return CronSpec(name=name, queue=queue, schedule=Every(every_ms=3_600_000))
 
 
+def put_instants(queue: str) -> dict[str, Any]:
+    run = PushedJobs(queue=queue, data=b"1", ends=[1], run_at=[9])
+    return {"name": "n", "config_hash": "0" * 16, "run": run}
+
+
 def requests(estate: Estate, queue: str, job: int) -> dict[type[Request], tuple[Request, str]]:
     """Every command that is about something, and the scopes that it needs ("": any)."""
     lease = estate.lease
@@ -144,6 +153,9 @@ def requests(estate: Estate, queue: str, job: int) -> dict[type[Request], tuple[
         (PutCron(spec=cron(queue)), "admin"),
         (RefreshCron(spec=cron(queue)), "admin"),
         (DropCron(name=f"of {queue}"), "admin"),
+        (PutInstants(**put_instants(queue)), "admin"),
+        (RefreshInstants(**put_instants(queue)), "push"),
+        (DropInstants(queue=queue, name="n"), "admin"),
         (Tick(), "admin"),
     ]
     return {type(request): (request, scope) for request, scope in told}

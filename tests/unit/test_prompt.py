@@ -15,7 +15,7 @@ from penstock.open import open_store
 from penstock.protocol.native_push import PushRun
 from penstock.protocol.native_work import Claim
 from penstock.stores.clock import ManualClock
-from penstock.stores.prompt import Prompt
+from penstock.stores.prompt import Prompt, settle, tell
 from tests.unit.served import Rig, turns
 from tests.unit.test_connection import looped
 
@@ -53,11 +53,11 @@ async def test_who_waits_has_gone_on_when_it_is_settled() -> None:
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
 
-    def settle() -> None:
-        future.settle(7)
+    def make() -> None:
+        settle(future, 7)
         assert seen == [7]
 
-    await by_a_callback(settle)
+    await by_a_callback(make)
     await task
     assert seen == [7]  # and once
 
@@ -73,7 +73,7 @@ async def test_within_another_task_it_is_a_future_like_any_other(outside: bool) 
 
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
-    assert future.settle(7, outside)
+    assert settle(future, 7, outside)
     assert seen == []
     await task
     assert seen == [7]
@@ -82,7 +82,7 @@ async def test_within_another_task_it_is_a_future_like_any_other(outside: bool) 
 @looped
 async def test_who_comes_later_finds_the_answer() -> None:
     future = prompt()
-    await by_a_callback(lambda: future.settle(7))
+    await by_a_callback(lambda: settle(future, 7))
     assert await future == 7
 
 
@@ -96,7 +96,7 @@ async def test_what_goes_wrong_behind_it_is_the_tasks_own() -> None:
 
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
-    await by_a_callback(lambda: future.settle(7))
+    await by_a_callback(lambda: settle(future, 7))
     with pytest.raises(RuntimeError, match="mine"):
         await task
 
@@ -133,7 +133,7 @@ async def test_a_task_that_is_cancelled_as_it_is_settled_is_told_once() -> None:
     await asyncio.sleep(0)
 
     def both() -> None:
-        future.settle(7)
+        settle(future, 7)
         task.cancel()
 
     await by_a_callback(both)
@@ -155,12 +155,12 @@ async def test_context_variables_are_the_tasks_own() -> None:
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
 
-    def settle() -> None:
+    def make() -> None:
         whose.set("the callback's")
-        future.settle(7)
+        settle(future, 7)
         assert whose.get() == "the callback's"
 
-    await by_a_callback(settle)
+    await by_a_callback(make)
     await task
     assert seen == ["the task's"]
 
@@ -174,7 +174,7 @@ async def test_a_task_whose_context_is_in_use_goes_on_in_the_next_turn() -> None
 
     task = asyncio.get_running_loop().create_task(wait(), context=shared)
     await asyncio.sleep(0)
-    asyncio.get_running_loop().call_soon(future.settle, 7, context=shared)
+    asyncio.get_running_loop().call_soon(settle, future, 7, context=shared)
     await task
     assert seen == [7]
 
@@ -185,7 +185,7 @@ async def test_a_second_one_settled_by_who_goes_on_has_its_own_turn() -> None:
 
     async def first() -> None:
         await one
-        two.settle(2)  # in the midst of this task: nobody runs within it
+        settle(two, 2)  # in the midst of this task: nobody runs within it
         seen.append("first")
 
     async def second() -> None:
@@ -194,7 +194,7 @@ async def test_a_second_one_settled_by_who_goes_on_has_its_own_turn() -> None:
 
     tasks = asyncio.create_task(first()), asyncio.create_task(second())
     await asyncio.sleep(0)
-    await by_a_callback(lambda: one.settle(1))
+    await by_a_callback(lambda: settle(one, 1))
     await asyncio.gather(*tasks)
     assert seen == ["first", "second"]
 
@@ -204,11 +204,11 @@ async def test_plain_callbacks_are_called_in_the_next_turn() -> None:
     future, seen = prompt(), list[int]()
     future.add_done_callback(lambda done: seen.append(done.result()))
 
-    def settle() -> None:
-        future.settle(7)
+    def make() -> None:
+        settle(future, 7)
         assert seen == []
 
-    await by_a_callback(settle)
+    await by_a_callback(make)
     await asyncio.sleep(0)
     assert seen == [7]
 
@@ -224,7 +224,7 @@ def test_an_exit_behind_it_leaves_the_loop_as_any_other_does(run: Callable[..., 
 
         class Told(asyncio.Protocol):
             def data_received(self, data: bytes) -> None:
-                future.settle(7)
+                settle(future, 7)
 
         transport, _ = await loop.create_connection(Told, sock=ours)
         theirs.send(b"1")
@@ -255,10 +255,10 @@ async def test_a_signal_that_cancels_in_the_midst_of_it_is_told_and_the_answer_i
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
 
-    def settle() -> None:
-        assert not future.settle(7)
+    def make() -> None:
+        assert not settle(future, 7)
 
-    await by_a_callback(settle)
+    await by_a_callback(make)
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -278,11 +278,11 @@ async def test_who_was_cancelled_an_instant_before_hears_of_it_once() -> None:
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
 
-    def settle() -> None:
+    def make() -> None:
         future.cancel()
-        assert not future.settle(7)
+        assert not settle(future, 7)
 
-    await by_a_callback(settle)
+    await by_a_callback(make)
     await turns()
     assert seen == ["cancelled"]
     other.set_result(None)
@@ -294,8 +294,8 @@ async def test_who_was_cancelled_an_instant_before_hears_of_it_once() -> None:
 async def test_where_nobody_awaits_it_yet_a_signal_is_told_too() -> None:
     future = prompt()
     future.cancel()
-    assert not future.settle(7)
-    assert not future.tell(7)
+    assert not settle(future, 7)
+    assert not tell(future, 7)
 
 
 # -- where it is used ------------------------------------------------------------------------------

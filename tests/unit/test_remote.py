@@ -24,11 +24,13 @@ from penstock.model.event import Event
 from penstock.model.job import MAX_PAYLOAD, JobError, JobOptions, Lease, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Caps, QueueConfig
+from penstock.model.schedule import parse_key
 from penstock.model.store import Store
 from penstock.open import open_store
 from penstock.protocol.access import Principal
 from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.native import NATIVE
+from penstock.protocol.table import name_of
 from penstock.stores import link as links
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.remote import RemoteStore
@@ -39,6 +41,7 @@ from tests.unit.served import Tokens, turns
 from tests.unit.test_connection import looped
 
 ONE = [Run.pack("q", [b"1"])]
+FAR = 4_102_444_800_000  # the year 2100
 
 
 class Proxy:
@@ -150,6 +153,31 @@ async def test_one_job_whose_answer_was_lost_is_repeated_and_added_once() -> Non
         world.proxy.cut()
         assert await world.store.push_one("default", "q", b"1", options) == 6
         assert await world.counts() == {State.READY: 6}
+
+
+@looped
+async def test_instants_whose_answer_was_lost_are_put_again_and_are_there_once() -> None:
+    run = Run(queue="q", data=b"12", ends=[1, 2], run_at=[FAR, FAR + 1])
+    async with World() as world:
+        for config, refresh in (("0" * 16, False), ("1" * 16, False), ("1" * 16, True)):
+            world.proxy.mute = True
+            await world.store.put_instants("default", "c", config, run, refresh=refresh)
+            jobs = (await world.inner.find("default", "q")).jobs
+            assert [parse_key(job.key or "")[1] for job in jobs] == [config] * 2
+
+
+@looped
+async def test_a_server_that_does_not_know_instants_says_so_and_nothing_is_changed() -> None:
+    """Not in two steps instead: whoever relies on one would not learn of it."""
+    run = Run(queue="q", data=b"1", ends=[1], run_at=[FAR])
+    older = tuple(command for command in NATIVE if "INSTANTS" not in name_of(command))
+    async with World(older) as world:
+        for refresh in (False, True):
+            with pytest.raises(Unavailable, match="older than this client"):
+                await world.store.put_instants("default", "c", "0" * 16, run, refresh=refresh)
+        with pytest.raises(Unavailable, match="older than this client"):
+            await world.store.drop_instants("default", "q", "c")
+        assert await world.counts() == {}
 
 
 @looped
@@ -581,6 +609,7 @@ async def test_one_job_is_said_as_a_run_of_one_is() -> None:
             packed.pop("options"),
         )
         assert packed == {"data": payload, "ends": len(payload).to_bytes(4, "little")}
+        assert by_itself.pop("kind") == 1  # the next of it are short
         assert by_run == by_itself
         assert [int.from_bytes(frame[:4]) for frame in heard.written] == [
             len(frame) - 4 for frame in heard.written

@@ -6,7 +6,7 @@ answered, refused, read and told is compared word by word.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,12 @@ from penstock.model.event import Event
 from penstock.model.job import JobError, JobOptions, Lease
 from penstock.model.policy import Backoff, Bounds, Caps, Limits, QueueConfig, Rate
 from penstock.model.store import UNNUMBERED, Number, Store
+from penstock.protocol.short import JobKinds
 from penstock.stores import claims
 from penstock.stores.clock import ManualClock
 from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.granting import grant_of, lease_of
+from penstock.stores.remote import RemoteStore
 from tests.served import ServedStore
 from tests.unit.served import turns
 from tests.unit.test_prompt import by_a_callback
@@ -71,19 +73,18 @@ CONFIGS = (
 )
 
 
-DEEDS, WEIGHTS = zip(
-    *{
-        "push": 40,
-        "claim": 8,
-        "wait": 16,
-        "end": 20,
-        "time": 8,
-        "cancel": 2,
-        "configure": 4,
-        "rebuild": 2,
-    }.items(),
-    strict=True,
-)
+DEEDS = {
+    "push": 40,
+    "claim": 8,
+    "wait": 16,
+    "end": 20,
+    "time": 8,
+    "cancel": 2,
+    "configure": 4,
+    "rebuild": 2,
+}
+# Somebody waits nearly always, and is given what comes.
+CALM_DEEDS = DEEDS | {"push": 30, "claim": 2, "wait": 50, "time": 4, "configure": 1}
 
 
 class Told:
@@ -97,8 +98,11 @@ class Told:
 class Played:
     """A history by the short ways. `behind` is the store that a server serves, if one does."""
 
-    def __init__(self, seed: int, store: Store, behind: EmbeddedStore, clock: ManualClock) -> None:
+    def __init__(
+        self, seed: int, store: Store, behind: EmbeddedStore, clock: ManualClock, calm: bool = False
+    ) -> None:
         self.store = store
+        self._calm = calm  # nearly always the first of what there is to choose from
         self.behind = behind
         self.clock = clock
         self.seen: list[object] = []
@@ -112,12 +116,13 @@ class Played:
 
     async def play(self) -> list[object]:
         draw = self._draw
+        deeds = CALM_DEEDS if self._calm else DEEDS
         for step in range(STEPS):
-            (deed,) = draw.choices(DEEDS, WEIGHTS)
+            (deed,) = draw.choices(list(deeds), list(deeds.values()))
             self.seen.append((step, deed))
             if deed == "push":
-                said = [draw.choice(each) for each in (TENANTS, QUEUES, PAYLOADS, SETS)]
-                for _ in range(draw.choice((1, 1, 3))):  # what is said again is known
+                said = [self._choice(each) for each in (TENANTS, QUEUES, PAYLOADS, SETS)]
+                for _ in range(self._choice((1, 1, 3))):  # what is said again is known
                     await self._tried(self.one(*said, self._number()))
                     await self._quiet()
             elif deed == "claim":
@@ -132,7 +137,7 @@ class Played:
             elif deed == "cancel" and self._waiting:
                 self._waiting[draw.choice(list(self._waiting))].cancel()
             elif deed == "configure":
-                await self._tried(self.store.configure("default", "a", draw.choice(CONFIGS)))
+                await self._tried(self.store.configure("default", "a", self._choice(CONFIGS)))
             elif deed == "rebuild":
                 self.behind.rebuild()
             await self._quiet()
@@ -142,9 +147,13 @@ class Played:
         await self._quiet()
         return self.seen
 
+    def _choice(self, each: Sequence[Any]) -> Any:
+        usual = self._calm and self._draw.random() < 0.98
+        return each[0] if usual else self._draw.choice(each)
+
     def _number(self) -> Number:
         draw = self._draw
-        if draw.random() < 0.5:
+        if self._choice((True, False)):
             return UNNUMBERED
         producer: Any = draw.choice(("p", "p", "p", "r", "x" * 600, None))
         sequence: Any = draw.choice((*range(12), *range(12), -1, None, True))
@@ -153,13 +162,13 @@ class Played:
     def _claim(self, wait_ms: int) -> Coroutine[Any, Any, Lease | None]:
         draw = self._draw
         queues = draw.choice((["a"], ["a"], ["b", "a"], ["b"]))
-        n, lease_ms = draw.choice((1, 1, 1, 3)), draw.choice((None, 100))
+        n, lease_ms = draw.choice((1, 1, 1, 3)), self._choice((None, 100))
         return self.store.claim(
             "default", queues, n, lease_ms=lease_ms, worker="w", wait_ms=wait_ms
         )
 
     def _end(self, token: str) -> Awaitable[object]:
-        how, store = self._draw.choice(("ack", "fail", "release", "extend")), self.store
+        how, store = self._choice(("ack", "fail", "release", "extend")), self.store
         if how == "ack":
             return store.ack("default", token)
         if how == "fail":
@@ -211,6 +220,16 @@ class General(Played):
         return await Store.push_one(self.store, *said)
 
 
+class Apart(Played):
+    """Pushed over a connection that nobody claims on: by short frames, and whoever waits on another
+    one is told of a job before it is written down."""
+
+    other: RemoteStore
+
+    async def one(self, *said: Any) -> int:
+        return await self.other.push_one(*said)
+
+
 class Outside(Played):
     """Pushed by whoever is no task: somebody who waits goes on within the turn."""
 
@@ -248,45 +267,82 @@ def _the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-async def _in_memory(way: type[Played], seed: int) -> tuple[list[object], list[Event], str]:
+async def _in_memory(
+    way: type[Played], seed: int, calm: bool
+) -> tuple[list[object], list[Event], str]:
     told, clock = Told(), ManualClock()
     store = EmbeddedStore.in_memory(clock=clock, caps=CAPS, events=told, seed=1)
-    seen = await way(seed, store, store, clock).play()
+    seen = await way(seed, store, store, clock, calm).play()
     digest = store.kernel.digest()
     await store.close()
     return seen, told.events, digest
 
 
-async def _served(seed: int) -> tuple[list[object], list[Event]]:
+async def _served(seed: int, calm: bool) -> tuple[list[object], list[Event]]:
     told, clock = Told(), ManualClock()
     store = await ServedStore.open("unix", clock=clock, caps=CAPS, events=told, seed=1)
-    seen = await Played(seed, store, store.inner, clock).play()
+    seen = await Played(seed, store, store.inner, clock, calm).play()
     await store.close()
     return seen, told.events
 
 
+async def _served_apart(seed: int, calm: bool) -> tuple[list[object], list[Event]]:
+    told, clock = Told(), ManualClock()
+    store = await ServedStore.open("unix", clock=clock, caps=CAPS, events=told, seed=1)
+    played = Apart(seed, store, store.inner, clock, calm)
+    played.other = RemoteStore(store.target)
+    await played.other.connect()
+    seen = await played.play()
+    await played.other.close()
+    await store.close()
+    return seen, told.events
+
+
+class Counted:
+    """How often a way was taken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        self.times = 0
+        made = getattr(owner, name)
+
+        def counted(*said: Any) -> Any:
+            answer = made(*said)
+            self.times += answer is not None and answer is not False
+            return answer
+
+        monkeypatch.setattr(owner, name, counted)
+
+
+@pytest.mark.parametrize("calm", (False, True))
 @pytest.mark.parametrize("seed", (0, 1, 2, 11))
 def test_one_job_is_the_same_by_every_way(
-    seed: int, tokens: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    seed: int, calm: bool, tokens: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens()
-    seen, told, digest = asyncio.run(_in_memory(Played, seed))
+    seen, told, digest = asyncio.run(_in_memory(Played, seed, calm))
     assert any(isinstance(each, tuple) and len(each) == 5 for each in seen), "somebody got a job"
     tokens()
-    assert _alike(seen, asyncio.run(_in_memory(Outside, seed))[0])
+    assert _alike(seen, asyncio.run(_in_memory(Outside, seed, calm))[0])
     tokens()
-    served, told_by_it = asyncio.run(_served(seed))
+    served, told_by_it = asyncio.run(_served(seed, calm))
     assert _alike(seen, served)
     assert _alike(told, told_by_it)
     tokens()
+    foretold = Counted(monkeypatch, claims.Claims, "foretell")
+    short = Counted(monkeypatch, JobKinds, "frame")
+    apart, told_apart = asyncio.run(_served_apart(seed, calm))
+    assert _alike(seen, apart)
+    assert _alike(told, told_apart)
+    assert not calm or foretold.times >= short.times > 8
+    tokens()
     _the_long_way(monkeypatch)
-    general, told_then, digest_then = asyncio.run(_in_memory(General, seed))
+    general, told_then, digest_then = asyncio.run(_in_memory(General, seed, calm))
     assert _alike(seen, general)
     assert _alike(told, told_then)
     assert digest == digest_then
     tokens()
     monkeypatch.setattr(push, "append_ready", append.append_plain)  # notes payloads otherwise
-    general, told_then, _ = asyncio.run(_in_memory(General, seed))
+    general, told_then, _ = asyncio.run(_in_memory(General, seed, calm))
     assert _alike(seen, general)
     assert _alike(told, told_then)
 

@@ -20,8 +20,8 @@ Where seeds/001 differs from the contract, the contract holds:
   finds that another config was installed after its own ends.
 - Times that a change of the clocks skips or repeats: as everywhere, see `model/schedule.py`.
 
-Old instants leave after the new ones are there, in a call of their own: a process that is killed in
-between leaves both, until the next tick of whoever is left. `Store.put_cron` does it in one.
+The instants of a config come, and those of the one before it leave, in one step of the store
+(`Store.put_instants`): nobody sees both or neither, and a process that is killed leaves no halves.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Final, Generic, Self, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -40,19 +41,16 @@ from penstock.client.errors import BadDeclaration
 from penstock.client.said import function, instant_ms, iterable, some_time
 from penstock.model.checks_values import show
 from penstock.model.duration import Duration
-from penstock.model.errors import Invalid, PenstockError
-from penstock.model.job import Job, KeyClaim
-from penstock.model.lifecycle import State
+from penstock.model.errors import Invalid, NotFound, PenstockError
+from penstock.model.job import Run
 from penstock.model.schedule import (
     CronSpec,
     Daily,
     Every,
+    check_hash,
     check_name,
     check_schedule,
     config_hash,
-    instant_key,
-    keep_key_ms,
-    parse_key,
     plan,
 )
 from penstock.stores.clock import Clock, SystemClock
@@ -60,7 +58,6 @@ from penstock.stores.clock import Clock, SystemClock
 M = TypeVar("M")
 
 TAG: Final = "cron"  # of every message that is offered here, so that they are found
-PAGE: Final = 1_000
 
 log: Final = logging.getLogger("penstock.cron")
 
@@ -98,11 +95,13 @@ class CronService(Generic[M]):
         self, config_hash: str, prefix: str, messages: Iterable[CronMessage]
     ) -> int:
         """Offer these messages, and remove those of other configs under the prefix that nobody
-        has been given yet. Answers how many are new."""
-        offered = await self._offer(config_hash, prefix, messages)
-        others = [job for job, hash_ in await self._waiting(prefix) if hash_ != config_hash]
-        await self._remove(others)
-        return offered
+        has been given yet, at one instant. Answers how many are new."""
+        run = self._run_of(config_hash, prefix, messages)
+        try:
+            # Mostly no other config is there, and nothing to remove: who may push may do that.
+            return await self._put(config_hash, prefix, run, refresh=True)
+        except NotFound:
+            return await self._put(config_hash, prefix, run, refresh=False)
 
     def install_tick(self, config_hash: str, prefix: str, messages: Iterable[CronMessage]) -> int:
         call = self.ainstall_tick(config_hash, prefix, messages)
@@ -113,21 +112,25 @@ class CronService(Generic[M]):
         yet; answers how many."""
         _check_prefix(prefix)
         if config_hash is not None:
-            _check_hash(prefix, config_hash)
-        waiting = await self._waiting(prefix)
-        return await self._remove([job for job, hash_ in waiting if config_hash in (None, hash_)])
+            _check_hash(config_hash)
+        store = await self.queue.store()
+        return await store.drop_instants(self.queue.tenant, self.queue.queue, prefix, config_hash)
 
     def uninstall_tick(self, prefix: str, config_hash: str | None = None) -> int:
         call = self.auninstall_tick(prefix, config_hash)
         return self.queue._run(call, "uninstall_tick()", "auninstall_tick()")
 
-    async def _offer(self, config_hash: str, prefix: str, messages: Iterable[CronMessage]) -> int:
-        now = self._clock.now_ms()
+    async def _put(self, config_hash: str, prefix: str, run: Run, *, refresh: bool) -> int:
+        store = await self.queue.store()
+        tenant = self.queue.tenant
+        pushed = await store.put_instants(tenant, prefix, config_hash, run, refresh=refresh)
+        return pushed.created
+
+    def _run_of(self, config_hash: str, prefix: str, messages: Iterable[CronMessage]) -> Run:
         _check_prefix(prefix)
-        _check_hash(prefix, config_hash)
+        _check_hash(config_hash)
         instants: list[int] = []
         payloads: list[bytes] = []
-        keys: list[str] = []
         for message in iterable(messages, "messages", "several CronMessage(…)"):
             if not isinstance(message, CronMessage):
                 raise BadDeclaration(
@@ -136,70 +139,15 @@ class CronService(Generic[M]):
             at = instant_ms(message.at, "at")
             if at is None:
                 raise Invalid("is None: a message that comes by the clock has its instant", "at")
-            key = instant_key(prefix, config_hash, at)
             instants.append(at)
             payloads.append(self.queue.encoded(message.payload))
-            keys.append(key)
-        if not keys:
-            return 0
-        keep = [keep_key_ms(at, now) for at in instants]
-        # Kept as long as its key, so that one that was removed is told from one that was delivered.
-        options = [replace(self.queue.options, tags=(TAG,), retain_ms=each) for each in keep]
-        claims = [KeyClaim(key, "return", each) for key, each in zip(keys, keep, strict=True)]
-        pushed = await self.queue._push(payloads, instants, claims, options)
-        created = sum(outcome == "created" for _, outcome in pushed)
-        return created + await self._bring_back(
-            [
-                (job_id, payloads[place], instants[place], claims[place], options[place])
-                for place, (job_id, outcome) in enumerate(pushed)
-                if outcome == "ignored"
-            ],
-            now,
+        return Run(
+            queue=self.queue.queue,
+            data=b"".join(payloads),
+            ends=list(accumulate(map(len, payloads))),
+            options=(replace(self.queue.options, tags=(TAG,)),),
+            run_at=instants,
         )
-
-    async def _bring_back(self, known: Sequence[Any], now: int) -> int:
-        """Instants to come that were removed with their config, which is the config again."""
-        store = await self.queue.store()
-        jobs = await store.get(self.queue.tenant, [each[0] for each in known]) if known else []
-        removed = [
-            each
-            for each, job in zip(known, jobs, strict=True)
-            if job is not None and job.state is State.CANCELLED and job.run_at > now
-        ]
-        if not removed:
-            return 0
-        _, payloads, instants, claims, options = zip(*removed, strict=True)
-        anew = [KeyClaim(claim.key, "replace", claim.keep_key) for claim in claims]
-        await self.queue._push(payloads, instants, anew, options)
-        return len(removed)
-
-    async def _waiting(self, prefix: str) -> list[tuple[Job, str]]:
-        """Messages under the prefix that nobody has been given yet, with their config's hash."""
-        store = await self.queue.store()
-        found: list[tuple[Job, str]] = []
-        for state in (State.SCHEDULED, State.READY):
-            cursor: int | None = 0
-            while cursor is not None:
-                page = await store.find(
-                    self.queue.tenant,
-                    self.queue.queue,
-                    state=state,
-                    tag=TAG,
-                    cursor=cursor,
-                    limit=PAGE,
-                )
-                cursor = page.cursor
-                for job in page.jobs:
-                    name, hash_, _ = _parsed(job)
-                    if name == prefix and job.attempt == 0:
-                        found.append((job, hash_))
-        return found
-
-    async def _remove(self, jobs: Sequence[Job]) -> int:
-        if not jobs:
-            return 0
-        store = await self.queue.store()
-        return len((await store.cancel(self.queue.tenant, [job.id for job in jobs])).acked)
 
     # -- again and again -------------------------------------------------------------------------
 
@@ -282,15 +230,11 @@ class CronService(Generic[M]):
 
     async def atick(self, config_hash: str, prefix: str, generate: Generator) -> bool:
         """What `install` does at every interval; False if another config took its place."""
-        mine: list[Job] = []
-        others: list[Job] = []
-        for job, hash_ in await self._waiting(prefix):
-            (mine if hash_ == config_hash else others).append(job)
-        # Ids ascend as messages are offered: whoever has the highest was there last.
-        if others and max(job.id for job in others) > max((job.id for job in mine), default=0):
+        run = self._run_of(config_hash, prefix, generate(self._now()))
+        try:
+            await self._put(config_hash, prefix, run, refresh=True)
+        except NotFound:
             return False
-        await self._offer(config_hash, prefix, generate(self._now()))
-        await self._remove(others)
         return True
 
     def _now(self) -> datetime:
@@ -350,21 +294,11 @@ def _check_prefix(prefix: str) -> None:
         raise Invalid(error.message, "prefix") from None
 
 
-def _check_hash(prefix: str, config_hash: str) -> None:
+def _check_hash(config_hash: str) -> None:
     try:
-        parse_key(instant_key(prefix, config_hash, 0))
-    except Invalid:
-        raise Invalid(
-            f"{show(config_hash)} is not 16 hexadecimal digits: hash_of(config) makes them",
-            "config_hash",
-        ) from None
-
-
-def _parsed(job: Job) -> tuple[str, str, int]:
-    try:
-        return parse_key(job.key or "")
-    except Invalid:
-        return "", "", 0
+        check_hash(config_hash)
+    except Invalid as error:
+        raise Invalid(f"{error.message}: hash_of(config) makes them", "config_hash") from None
 
 
 def _moment(at_ms: int) -> datetime:

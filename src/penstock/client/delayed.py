@@ -258,7 +258,6 @@ class DelayedQueue(Generic[M]):
                 [self.encoded(each.payload) for each in some],
                 [instant_ms(each.at, "at") for each in some],
                 claims,
-                [self.options],
             )
             outcomes += [outcome for _, outcome in pushed]
         return outcomes
@@ -271,7 +270,6 @@ class DelayedQueue(Generic[M]):
         payloads: Sequence[bytes],
         run_at: Sequence[int | None],
         claims: Sequence[KeyClaim],
-        options: Sequence[JobOptions],
     ) -> list[tuple[int, Outcome]]:
         """(id, outcome) of each. What happens to a taken key is said by its claim and not by the
         options, so that the same message offered both ways is the same."""
@@ -279,8 +277,7 @@ class DelayedQueue(Generic[M]):
             queue=self.queue,
             data=b"".join(payloads),
             ends=list(accumulate(map(len, payloads))),
-            options=tuple(options),
-            option_of=list(range(len(payloads))) if len(options) > 1 else None,
+            options=(self.options,),
             run_at=list(run_at) if any(at is not None for at in run_at) else None,
             more_keys=[(claim,) for claim in claims],
         )

@@ -60,7 +60,7 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         return None
     entry = lane.entries[0]
     block = entry.block
-    if block.timed or block.sides:
+    if block.timed:
         return None
     codes = block.codes
     lo = entry.cursor
@@ -68,6 +68,8 @@ def _claim_single(kernel: "Kernel", queue: "Queue", command: Claim) -> LeaseReco
         lo = codes.find(entry.code, lo)
         if lo < 0:
             return None
+    if lo in block.sides:
+        return None
     era = kernel.era
     if block.era != era:
         block.touch()

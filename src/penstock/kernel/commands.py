@@ -91,6 +91,15 @@ class Command(msgspec.Struct, tag=True, gc=False, omit_defaults=True):
     """Base of all commands."""
 
 
+class Instead(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
+    """In whose place the instants of a push come: those of other configs of that name."""
+
+    queue: str
+    name: str
+    config_hash: str  # of those that come, and of those that stay
+    refresh: bool = False  # only if no other config came after this one; then nothing leaves
+
+
 class Push(Command, kw_only=True, gc=False):
     tenant: str
     loads: Sequence[Load]
@@ -99,6 +108,7 @@ class Push(Command, kw_only=True, gc=False):
     content: bytes = b""  # digest of the whole push; of a producer's only
     bulk: str | None = None
     part: str = ""
+    instead: Instead | None = None  # then each job has its key, and there may be none
 
 
 class Claim(Command, gc=False):
@@ -235,8 +245,12 @@ class PutCron(Command, kw_only=True, gc=False):
 
 
 class DropCron(Command, gc=False):
+    """A cron and its instants; with a queue: the instants of that name there that have no cron."""
+
     tenant: str
     name: str
+    queue: str | None = None
+    config_hash: str | None = None  # with a queue: only of this config
 
 
 class Tick(Command, gc=False):

@@ -1,14 +1,15 @@
 """Crons inside the kernel: installed instants, and what happens when one comes due.
 
 Planning is `model/schedule.py`'s; its instants come in with the command. Each is an ordinary keyed
-job; the record here only remembers which jobs those are.
+job; the record here only remembers which jobs those are. Instants that the store does not plan have
+no record: see `instants.py`.
 """
 
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.kernel import tell
+from penstock.kernel import instants, tell
 from penstock.kernel.blocks import Block
 from penstock.kernel.codes import CANCELLED, COUNTER_OF, SCHEDULED, WAITING
 from penstock.kernel.commands import DropCron, Push, PutCron
@@ -111,14 +112,7 @@ def remove_pending(
     kernel: "Kernel", tenant: str, record: CronRecord, *, started: bool = True
 ) -> None:
     """Instants that no worker has started vanish, keys too, so that they may be installed again."""
-    for block, offset in _not_started(kernel, tenant, record, started=started):
-        for claim in block.sides[offset].keys:
-            known = block.queue.keys.records.get(claim.key)
-            if known is not None and known.id == block.base + offset:
-                block.queue.keys.strike(claim.key)
-        if kernel.events is not None:
-            tell.one(kernel, "cancelled", block, offset, kernel.now)
-        end_one(kernel, block, offset, CANCELLED, kernel.now, forget_now=True)
+    instants.vanish(kernel, _not_started(kernel, tenant, record, started=started))
     record.pending.clear()
 
 
@@ -137,7 +131,9 @@ def _not_started(
     return places
 
 
-def drop_cron(kernel: "Kernel", command: DropCron) -> bool:
+def drop_cron(kernel: "Kernel", command: DropCron) -> bool | int:
+    if command.queue is not None:
+        return instants.drop(kernel, command)
     spot = (command.tenant, command.name)
     kernel.changes.crons.drop(spot)
     record = kernel.crons.pop(spot, None)

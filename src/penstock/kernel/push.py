@@ -7,17 +7,18 @@ takes jobs one by one where they have keys, groups, headers or dependencies.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.kernel import instants
 from penstock.kernel.append import append_plain, append_ready
 from penstock.kernel.batch import Batch
 from penstock.kernel.blocks import Block
-from penstock.kernel.commands import Load, Push
+from penstock.kernel.commands import Instead, Load, Push
 from penstock.kernel.ending import size_of
 from penstock.kernel.limits import Meter
 from penstock.kernel.producers import Producer
 from penstock.model.duration import say_ms
-from penstock.model.errors import Invalid, Overloaded, RateLimited
+from penstock.model.errors import Invalid, NotFound, Overloaded, RateLimited
 from penstock.model.policy import PRODUCER_IDLE_MS, Bounds
-from penstock.model.store import Pushed
+from penstock.model.store import Pushed, PushedInstead, PushedRun
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel
@@ -58,6 +59,8 @@ def push(kernel: "Kernel", command: Push) -> Pushed:
                 elif command.producer is not None:
                     _remember(kernel, command, pushed, producer)
                 return pushed
+    if command.instead is not None:
+        return _push_instead(kernel, command, command.instead)
     return _push(kernel, command)
 
 
@@ -111,6 +114,26 @@ def push_replacing(kernel: "Kernel", command: Push, leaving: Sequence[tuple[Bloc
         return _push(kernel, command)
     size = sum(size_of(block, offset, offset + 1, None) for block, offset in leaving)
     return _push(kernel, command, Leaving(leaving[0][0].queue.name, len(leaving), size))
+
+
+def _push_instead(kernel: "Kernel", command: Push, instead: Instead) -> PushedInstead:
+    """Instants of one config come, those of others leave: both, or neither if a bound says no."""
+    tenant = command.tenant
+    # Another config would have removed what waits of this one.
+    if instead.refresh and instants.one_waits(kernel, tenant, command.loads):
+        return PushedInstead(_push(kernel, command).runs)
+    known = instants.waiting(kernel, tenant, instead.queue, instead.name)
+    others = [job_id for job_id, config in known.items() if config != instead.config_hash]
+    if instead.refresh:
+        # Ids ascend as jobs are pushed: whoever has the highest came last.
+        if others and others[-1] == max(known):
+            raise NotFound("another config was put after this one", "name")
+        others = []
+    runs: tuple[PushedRun, ...] = ()
+    if command.loads:  # first what may be refused
+        runs = push_replacing(kernel, command, instants.places(kernel, tenant, others)).runs
+    instants.vanish(kernel, instants.places(kernel, tenant, others))
+    return PushedInstead(runs, len(others))
 
 
 def _push(kernel: "Kernel", command: Push, leaving: Leaving = NOTHING) -> Pushed:

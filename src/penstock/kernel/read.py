@@ -299,43 +299,58 @@ def find(
     tag: str | None,
     cursor: int,
     limit: int,
+    newest: bool,
 ) -> tuple[list[tuple[Block, int]], int | None]:
-    """Places of jobs from that id on, and the id to go on from."""
+    """Places of jobs from that id on (`newest`: from there back), and the id to go on from."""
     queue = _queue(kernel, tenant, name)
     if queue is None:
         return [], None
     found: list[tuple[Block, int]] = []
     scanned = 0
-    for number in sorted(queue.blocks):
+    for number in sorted(queue.blocks, reverse=newest):
         block = queue.blocks[number]
-        start = max(cursor - block.base, 0)
-        if start >= len(block.codes):
+        offsets = _offsets(block, cursor, newest)
+        if not offsets:
             continue
-        for offset in _matching(block, start, state):
+        for offset in _matching(block, offsets, state):
             if len(found) == limit:
                 return found, block.base + offset
             options = block.options_of(offset)
             if (task is None or options.task == task) and (tag is None or tag in options.tags):
                 found.append((block, offset))
             elif scanned > SCAN:
-                return found, block.base + offset + 1
+                return found, (block.base + offset + offsets.step) or None  # no id is 0
             scanned += 1
         scanned += 64  # looking through a block costs something, whatever it holds
         if scanned > SCAN:
-            return found, block.base + len(block.codes)
+            return found, (block.base + offsets[-1] + offsets.step) or None
     return found, None
 
 
-def _matching(block: Block, start: int, state: State | None) -> Iterator[int]:
+def _offsets(block: Block, cursor: int, newest: bool) -> range:
+    """Of the jobs of a block from the cursor on, or from there back."""
+    if not newest:
+        return range(max(cursor - block.base, 0), len(block.codes))
+    last = min(cursor - block.base, len(block.codes) - 1) if cursor else len(block.codes) - 1
+    return range(last, -1, -1)
+
+
+def _matching(block: Block, offsets: range, state: State | None) -> Iterator[int]:
     if state is None:
-        return (o for o in range(start, len(block.codes)) if block.codes[o] != GONE)
+        return (o for o in offsets if block.codes[o] != GONE)
     wanted = COUNTER_BY_STATE[state]
     counters = block.codes.translate(COUNTER_OF)
-    return _positions(counters, wanted, start)
+    return _positions(counters, wanted, offsets)
 
 
-def _positions(counters: bytearray, wanted: int, start: int) -> Iterator[int]:
-    at = counters.find(wanted, start)
+def _positions(counters: bytearray, wanted: int, offsets: range) -> Iterator[int]:
+    if offsets.step < 0:
+        at = counters.rfind(wanted, 0, offsets[0] + 1)
+        while at >= 0:
+            yield at
+            at = counters.rfind(wanted, 0, at)
+        return
+    at = counters.find(wanted, offsets[0])
     while at >= 0:
         yield at
         at = counters.find(wanted, at + 1)

@@ -183,8 +183,7 @@ def _claimed(
 
 
 def claimed_single(kernel: "Kernel", lease: "LeaseRecord", block: "Block", offset: int) -> None:
-    """The same for one plain job of a block whose jobs have nothing of their own: what an idle
-    worker is given."""
+    """The same for one job that has nothing of its own: what an idle worker is given."""
     events, queue, at = kernel.events, lease.queue, lease.claimed_at
     assert events is not None
     options = block.options[block.opts[offset]]

@@ -11,6 +11,7 @@ that is over before `run_at`) is decided in the kernel. `checks_push.py` holds t
 """
 
 import re
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Final, get_args
@@ -39,7 +40,7 @@ from penstock.model.checks_values import (
 )
 from penstock.model.errors import BatchTooLarge, Invalid
 from penstock.model.event import EventKind
-from penstock.model.job import MAX_BATCH, MAX_ID, Codec, JobError, JobSpec, LogLine
+from penstock.model.job import MAX_BATCH, MAX_ID, Codec, JobError, JobSpec, LogLine, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import (
     DAY_MS,
@@ -67,6 +68,8 @@ __all__ = [
     "check_find",
     "check_id_list",
     "check_ids",
+    "check_instants",
+    "check_instants_of",
     "check_job_id",
     "check_lease",
     "check_lease_ms",
@@ -265,7 +268,9 @@ def check_report(
 # -- looking and changing ------------------------------------------------------------------------
 
 
-def check_find(state: object, task: object, tag: object, cursor: object, limit: object) -> None:
+def check_find(
+    state: object, task: object, tag: object, cursor: object, limit: object, newest: object = False
+) -> None:
     if state is not None and type(state) is not State:
         raise Invalid(f"{show(state)} is no State; they are {', '.join(State)}", "state")
     if task is not None:
@@ -274,6 +279,7 @@ def check_find(state: object, task: object, tag: object, cursor: object, limit: 
         check_tag(tag, "tag")
     check_int(cursor, "cursor", 0, MAX_ID)
     check_int(limit, "limit", 1, MAX_PAGE)
+    check_bool(newest, "newest")
 
 
 def check_watch(queues: Sequence[str] | None, kinds: Sequence[str] | None) -> None:
@@ -392,6 +398,34 @@ def check_cron(spec: CronSpec) -> None:
     check_bytes(spec.payload, "payload")
     if spec.codec == "json":
         payloads.check_json(spec.payload)
+
+
+def check_instants(
+    tenant: object, name: object, config_hash: object, run: Run, *, contents: bool = True
+) -> list[int]:
+    """The instants of jobs that have one each, and no key: that is made from the instant."""
+    check_tenant(tenant)
+    check_struct(run, "run", Run)
+    check_instants_of(run.queue, name)
+    schedules.check_hash(config_hash)
+    for field in ("keys", "more_keys", "delay_ms", "depends_on"):
+        if getattr(run, field) is not None:
+            raise Invalid("is nothing that instants have: say a run_at for each", field)
+    if isinstance(run.ends, array | list | tuple) and not run.ends:
+        return []  # none comes, others leave
+    check_push(tenant, [run], contents=contents)
+    column = run.run_at if isinstance(run.run_at, array | list | tuple) else ()
+    instants = [at for at in column if at is not None]
+    if len(instants) != len(run.ends):
+        raise Invalid("names no instant for each job", "run_at")
+    return instants
+
+
+def check_instants_of(queue: object, name: object, config_hash: object = None) -> None:
+    check_queue(queue)
+    check_name(name, "name", schedules.MAX_NAME_BYTES)
+    if config_hash is not None:
+        schedules.check_hash(config_hash)
 
 
 def _check_schedule(schedule: Schedule) -> None:

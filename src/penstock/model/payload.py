@@ -24,6 +24,8 @@ DIGEST_BYTES: Final = 16
 
 _TAGS: Final[dict[str, bytes]] = {"json": b"j", "msgpack": b"m", "bytes": b"b"}
 
+_decode: Final = msgspec.json.Decoder().decode
+
 _NOT_OPENING: Final = bytes(set(range(256)) - set(b"[{\0"))
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _ALIKE: Final = bytes.maketrans(b"{}", b"[]")
@@ -73,10 +75,10 @@ def check_json(payload: bytes, max_depth: int = MAX_DEPTH) -> None:
 
     What holds payloads, as a request does, may be nested deeper by what is around them.
     """
-    if payload.count(b"[") + payload.count(b"{") > max_depth:
+    if len(payload) > max_depth and payload.count(b"[") + payload.count(b"{") > max_depth:
         _check_depth(payload, max_depth)
     try:
-        value = msgspec.json.decode(payload)
+        value = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     else:

@@ -346,6 +346,11 @@ def parse_key(key: str) -> tuple[str, str, int]:
     return unescape_name(parts[0]), parts[1], int(parts[2])
 
 
+def check_hash(config_hash: object) -> None:
+    if type(config_hash) is not str or not _HASH.fullmatch(config_hash):
+        raise Invalid(f"{config_hash!r} is not 16 hexadecimal digits", "config_hash")
+
+
 def keep_key_ms(instant_ms: int, now_ms: int) -> int:
     """How long from `now_ms` on an instant's key is kept: until a day after the instant.
 

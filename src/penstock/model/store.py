@@ -17,7 +17,7 @@ What does not belong here: encodings (`protocol/`), metrics (`telemetry.py`), po
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -71,6 +71,16 @@ class Pushed(msgspec.Struct, frozen=True, gc=False):
     @property
     def ids(self) -> list[int]:
         return [job_id for job_id, _ in self.jobs]
+
+
+class PushedInstead(Pushed, frozen=True, gc=False):
+    """What became of instants that were put, and of those in whose place they came."""
+
+    removed: int = 0
+
+    @property
+    def created(self) -> int:
+        return sum(run.count for run in self.runs)
 
 
 class Acked(msgspec.Struct, frozen=True, gc=False):
@@ -143,7 +153,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]  # codes: see EXPLANATIONS
     detail: dict[str, Any] = {}  # by reason: the limit, the group, the dependencies …
     ahead: int | None = None  # ready jobs of the queue that would be served first
-    start_at: int | None = None  # predicted; None where nothing can be said
+    start_at: int | None = None  # predicted, if workers are free; None where nothing can be said
 
 
 EXPLANATIONS: Final[dict[str, str]] = {
@@ -189,6 +199,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 # Which push of a producer this is: its name, its sequence, and what stands for the content.
 Number = tuple[str | None, int | None, bytes | None]
 UNNUMBERED: Final[Number] = (None, None, None)
+
+Pusher = Callable[[bytes, int | None], int]  # of a payload and a sequence; answers the id
 
 
 def run_of_one(queue: str, payload: bytes, options: tuple[JobOptions, ...]) -> Run:
@@ -263,6 +275,19 @@ class Store(ABC):
             tenant, [run], producer=producer, sequence=sequence, content=content
         )
         return pushed.runs[0].first
+
+    def pusher(
+        self,
+        tenant: str,
+        queue: str,
+        options: tuple[JobOptions, ...],
+        producer: str | None = None,
+        content: bytes | None = None,
+    ) -> Pusher | None:
+        """A `push_one` for jobs that share all this, which is looked at once: given a payload and
+        the producer's sequence it answers the id at once. Made and called on the loop of the
+        store. None: here nothing can be said of a push without waiting."""
+        return None
 
     @abstractmethod
     async def open_bulk(
@@ -397,8 +422,10 @@ class Store(ABC):
         tag: str | None = None,
         cursor: int = 0,
         limit: int = 100,
+        newest: bool = False,
     ) -> Page:
-        """Jobs of a queue by ascending id, from `cursor` on. The scan of one call is bounded, so a
+        """Jobs of a queue by ascending id, from `cursor` on; with `newest` by descending id, from
+        `cursor` back, and from the last one if that is 0. The scan of one call is bounded, so a
         page may be short, even empty, and still have a cursor."""
 
     @abstractmethod
@@ -526,6 +553,30 @@ class Store(ABC):
     @abstractmethod
     async def drop_cron(self, tenant: str, name: str) -> bool:
         """Remove a cron and its instants that have not started; False if there was none."""
+
+    @abstractmethod
+    async def put_instants(
+        self, tenant: str, name: str, config_hash: str, run: Run, *, refresh: bool = False
+    ) -> PushedInstead:
+        """`put_cron` for instants that the caller made up, each with a payload of its own.
+
+        `run` says a `run_at` for each job, and no key: the store makes it, `{name}/{config
+        hash}/{instant}`, kept until a day after the instant. What is there under its key is left
+        as it is. Those of other configs of this name in this queue that nobody has been given
+        leave at the same instant, keys too; if what comes is refused, they stay. A run without
+        jobs only removes. No record is kept: names are the queue's, and beside those of crons.
+
+        With `refresh` nothing leaves. It goes on where another one left off: if none of these is
+        there and waits, and instants of another config wait that were put after all that wait of
+        this one, it raises NotFound.
+        """
+
+    @abstractmethod
+    async def drop_instants(
+        self, tenant: str, queue: str, name: str, config_hash: str | None = None
+    ) -> int:
+        """Remove instants that `put_instants` put and nobody has been given, of one config or of
+        all of that name in the queue; answers how many."""
 
     # -- time and life ---------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from penstock.model.store import (
     Health,
     Page,
     Pushed,
+    PushedInstead,
     QueueInfo,
     Redriven,
     Released,
@@ -40,7 +41,9 @@ Call = Coroutine[Any, Any, T]
 WAITING: Final = "_waiting"  # behind the name of a call that may wait for work
 # Calls that are made for every job: worth a shortcut.
 FREQUENT: Final = ("push", "ack", "fail", "release", "extend")
-PUSH_ONE: Final = "push_one"  # as well; a wrapper that leaves it as it is sees a push
+# As well; a wrapper that leaves them as they are sees a push.
+PUSH_ONE: Final = "push_one"
+PUSHER: Final = "pusher"
 
 
 class Wrapper(Store):
@@ -188,9 +191,17 @@ class Wrapper(Store):
         tag: str | None = None,
         cursor: int = 0,
         limit: int = 100,
+        newest: bool = False,
     ) -> Call[Page]:
         call = self.inner.find(
-            tenant, queue, state=state, task=task, tag=tag, cursor=cursor, limit=limit
+            tenant,
+            queue,
+            state=state,
+            task=task,
+            tag=tag,
+            cursor=cursor,
+            limit=limit,
+            newest=newest,
         )
         return self._made("find", call)
 
@@ -297,6 +308,18 @@ class Wrapper(Store):
 
     def drop_cron(self, tenant: str, name: str) -> Call[bool]:
         return self._made("drop_cron", self.inner.drop_cron(tenant, name))
+
+    def put_instants(
+        self, tenant: str, name: str, config_hash: str, run: Run, *, refresh: bool = False
+    ) -> Call[PushedInstead]:
+        call = self.inner.put_instants(tenant, name, config_hash, run, refresh=refresh)
+        return self._made("put_instants", call)
+
+    def drop_instants(
+        self, tenant: str, queue: str, name: str, config_hash: str | None = None
+    ) -> Call[int]:
+        call = self.inner.drop_instants(tenant, queue, name, config_hash)
+        return self._made("drop_instants", call)
 
     # -- time and life ---------------------------------------------------------------------------
 

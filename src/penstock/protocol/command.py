@@ -8,7 +8,7 @@ class: docstring, fields, defaults, answer.
 
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,10 @@ from msgspec import UNSET, UnsetType
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.store import Store
 from penstock.protocol.access import Principal
+
+if TYPE_CHECKING:
+    from penstock.protocol.native_push import PushKind
+    from penstock.protocol.short import JobKinds
 
 ReqId = str | int | UnsetType | None  # unset: answers come in the order of the requests
 Encoding = Literal["json", "msgpack"]
@@ -40,6 +44,8 @@ class Session(ABC):
     encoding: Encoding  # of the request being answered, and of its answer
     frame_limit: int = 64 * 1024 * 1024  # bytes of one message, once it is known who speaks
     request_limit: int = 10_000  # in hand at once; what comes beyond is left unread
+    pushes: "dict[int, PushKind]"  # the kinds of single jobs that short frames name
+    kinds: "JobKinds | None" = None  # … and of those given; None: short frames are not understood
 
     @abstractmethod
     def authenticate(self, token: str) -> Principal:
@@ -108,9 +114,10 @@ class Request(msgspec.Struct, kw_only=True, tag_field="cmd"):
         """Check that the principal may, do it, and say what came of it."""
         raise NotImplementedError
 
-    def foretold(self, session: Session, given: object) -> Answer | None:
-        """The answer, where `given` is what the request waits for and nothing else is needed. It
-        goes out before everything that led to it has gone on: somebody may be idle until then."""
+    def foretold(self, session: Session, given: object) -> Answer | bytes | None:
+        """The answer, where `given` is what the request waits for and nothing else is needed; or a
+        whole frame that says it. It goes out before everything that led to it has gone on: somebody
+        may be idle until then."""
         return None
 
     async def take_back(self, session: Session, answer: Answer) -> None:

@@ -15,6 +15,7 @@ from penstock.protocol.native_look import LOOKING
 from penstock.protocol.native_manage import MANAGING
 from penstock.protocol.native_push import PUSHING
 from penstock.protocol.native_work import WORKING
+from penstock.protocol.short import JobKinds
 
 VERSION: Final = 1  # of the native commands; raised when an older client would misunderstand
 
@@ -25,6 +26,7 @@ class Welcome(Answer, kw_only=True):
     tenant: str | None  # whose credentials these are; null: they may name any tenant
     frame: int  # bytes of the largest message, in either direction
     requests: int  # that may be in hand at once; more are left unread
+    short: bool = False  # whether short frames are understood
 
 
 class Hello(Request, kw_only=True, tag="HELLO", omit_defaults=True):
@@ -35,6 +37,7 @@ class Hello(Request, kw_only=True, tag="HELLO", omit_defaults=True):
     protocol: int = VERSION
     token: str | None = None
     client: str = ""  # software and version, for people
+    short: bool = False  # whether a claim may be answered by a short frame
 
     async def call(self, session: Session) -> Welcome:
         if self.protocol != VERSION:
@@ -42,12 +45,15 @@ class Hello(Request, kw_only=True, tag="HELLO", omit_defaults=True):
         principal = session.principal if self.token is None else session.authenticate(self.token)
         if principal is NOBODY:
             raise not_accepted()
+        if self.short and session.encoding == "msgpack":
+            session.kinds = JobKinds()
         return Welcome(
             server=__version__,
             protocol=VERSION,
             tenant=principal.tenant,
             frame=session.frame_limit,
             requests=session.request_limit,
+            short=True,
         )
 
 

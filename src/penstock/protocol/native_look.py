@@ -79,7 +79,7 @@ class Found(Answer, kw_only=True):
 
 
 class Find(Native, kw_only=True, tag="FIND"):
-    """Jobs of a queue by ascending id."""
+    """Jobs of a queue by ascending id, or the newest first."""
 
     answer: ClassVar[type[Answer]] = Found
     large: ClassVar[bool] = True
@@ -88,8 +88,9 @@ class Find(Native, kw_only=True, tag="FIND"):
     state: State | None = None
     task: str | None = None
     tag: str | None = None
-    cursor: int = 0  # where to go on
+    cursor: int = 0  # where to go on; 0: at the beginning
     limit: int = 100
+    newest: bool = False  # by descending id: the beginning is the last one
 
     async def call(self, session: Session) -> Found:
         tenant = self.where(session)
@@ -102,6 +103,7 @@ class Find(Native, kw_only=True, tag="FIND"):
             tag=self.tag,
             cursor=self.cursor,
             limit=self.limit,
+            newest=self.newest,
         )
         return _short(page, session.frame_limit // 2)
 

@@ -7,10 +7,10 @@ from penstock.model.job import Codec, Ids
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec
-from penstock.model.store import CronInfo, QueueInfo
+from penstock.model.store import CronInfo, PushedInstead, PushedRun, QueueInfo
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native, in_sight, require_job
-from penstock.protocol.runs import Ranges, named
+from penstock.protocol.runs import PushedJobs, Ranges, named
 
 # -- jobs ----------------------------------------------------------------------------------------
 
@@ -326,6 +326,71 @@ def _out_of_reach() -> Forbidden:
     return Forbidden("these credentials do not reach the cron of this name", "name")
 
 
+class InstantsPut(Answer, kw_only=True):
+    runs: tuple[PushedRun, ...]  # what became of each job; of none, none
+    removed: int  # how many of other configs left
+
+    @classmethod
+    def of(cls, pushed: PushedInstead) -> "InstantsPut":
+        return cls(runs=pushed.runs, removed=pushed.removed)
+
+
+class PutInstants(Native, kw_only=True, tag="PUTINSTANTS"):
+    """Add jobs for instants; those of other configs of that name that nobody has been given leave
+    at the same instant. The store makes the keys, `{name}/{config_hash}/{run_at}`."""
+
+    answer: ClassVar[type[Answer]] = InstantsPut
+    audited: ClassVar[bool] = True
+
+    name: str  # of the queue's
+    config_hash: str  # 16 hexadecimal digits: whose instants come, and stay
+    run: PushedJobs  # with a `run_at` for each job and no keys; without jobs, others only leave
+
+    async def call(self, session: Session) -> InstantsPut:
+        tenant = self.where(session)
+        session.principal.require("admin", self.run.queue)
+        done = await session.store.put_instants(tenant, self.name, self.config_hash, self.run.run())
+        return InstantsPut.of(done)
+
+
+class RefreshInstants(Native, kw_only=True, tag="REFRESHINSTANTS"):
+    """The same, and nothing leaves: `not_found` if another config was put after this one.
+
+    So it takes no more than the right to push, and the audit log has no use for it.
+    """
+
+    answer: ClassVar[type[Answer]] = InstantsPut
+
+    name: str
+    config_hash: str
+    run: PushedJobs
+
+    async def call(self, session: Session) -> InstantsPut:
+        tenant = self.where(session)
+        session.principal.require("push", self.run.queue)
+        done = await session.store.put_instants(
+            tenant, self.name, self.config_hash, self.run.run(), refresh=True
+        )
+        return InstantsPut.of(done)
+
+
+class DropInstants(Native, kw_only=True, tag="DROPINSTANTS"):
+    """Remove instants that were put and that nobody has been given; answers how many."""
+
+    answer: ClassVar[type[Answer]] = Counted
+    audited: ClassVar[bool] = True
+
+    queue: str
+    name: str
+    config_hash: str | None = None  # left out: of every config of that name
+
+    async def call(self, session: Session) -> Counted:
+        tenant = self.where(session)
+        session.principal.require("admin", self.queue)
+        count = await session.store.drop_instants(tenant, self.queue, self.name, self.config_hash)
+        return Counted(count=count)
+
+
 MANAGING: tuple[type[Native], ...] = (
     CancelJobs,
     Edit,
@@ -341,4 +406,7 @@ MANAGING: tuple[type[Native], ...] = (
     RefreshCron,
     Crons,
     DropCron,
+    PutInstants,
+    RefreshInstants,
+    DropInstants,
 )

@@ -3,17 +3,19 @@
 from itertools import chain
 from typing import ClassVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from penstock.model.errors import Invalid
 from penstock.model.job import DEFAULT_OPTIONS, Codec, JobOptions, Run
 from penstock.model.policy import BULK_DEADLINE_MS
-from penstock.model.store import BulkInfo, Durability, Pushed, PushedRun
+from penstock.model.store import BulkInfo, Durability, Number, Pushed, PushedRun, Pusher
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
 from penstock.protocol.reach import require_bulk, require_bulk_name, require_dependencies
 from penstock.protocol.runs import PushedJobs, the_same
+from penstock.protocol.short import KINDS
 
 
 class RunPushed(Answer, kw_only=True):
@@ -62,6 +64,7 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
     bulk: str | None = None  # held until that bulk is committed
     part: str = ""
     durability: Durability | None = None
+    kind: int | None = None  # 1 to 64: short frames on this connection may name it from now on
 
     async def call(self, session: Session) -> RunPushed:
         principal = session.principal
@@ -84,8 +87,15 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
             principal.require("push", queue)
             number = (self.producer, self.sequence, self.content)
             options = the_same((self.options,))
+            if self.kind is not None:
+                self._check_kind()
             first = await session.store.push_one(tenant, queue, payloads[0], options, number)
+            if self.kind is not None:
+                push = session.store.pusher(tenant, queue, options, self.producer, self.content)
+                session.pushes[self.kind] = PushKind(tenant, queue, options, number, push)
             return RunPushed(first=first, count=1)
+        if self.kind is not None:
+            raise Invalid("stands for one job of which nothing but its options is said", "kind")
         runs = [self._alike()] if self.runs is None else list(map(PushedJobs.run, self.runs))
         waits = False
         for run in runs:
@@ -108,6 +118,13 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
         )
         return RunPushed.of(pushed)
 
+    def _check_kind(self) -> None:
+        assert self.kind is not None
+        if not 1 <= self.kind <= KINDS:
+            raise Invalid(f"is {self.kind}, not from 1 to {KINDS}", "kind")
+        if self.producer is None or self.content is None:
+            raise Invalid("is for pushes that are numbered: say producer and content", "kind")
+
     def _alike(self) -> Run:
         if self.queue is None or self.payloads is None:
             raise Invalid("say runs, or queue and payloads", "runs")
@@ -122,6 +139,30 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
             run_at=self.run_at,
             keys=self.keys,
             groups=self.groups,
+        )
+
+
+class PushKind(msgspec.Struct):
+    """What single jobs share that a connection pushes by short frames."""
+
+    tenant: str
+    queue: str
+    options: tuple[JobOptions, ...]
+    number: Number  # of the push that said it
+    push: Pusher | None  # None: this store is told at length
+
+    def request(self, req_id: int, sequence: int, payload: bytes) -> PushRun:
+        """The same at length."""
+        producer, _, content = self.number
+        return PushRun(
+            tenant=self.tenant,
+            queue=self.queue,
+            payloads=[payload],
+            options=self.options[0],
+            producer=producer,
+            sequence=sequence,
+            content=content,
+            req_id=req_id,
         )
 
 

@@ -1,7 +1,7 @@
 """Native commands of workers: claim, and everything that needs a lease."""
 
 from contextlib import suppress
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import UNSET, UnsetType
 
@@ -11,7 +11,9 @@ from penstock.model.store import FailedJob
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
 from penstock.protocol.reach import lease_within
-from penstock.protocol.runs import ClaimedJobs, Ranges, fitting, named, packed_claimed
+from penstock.protocol.runs import ClaimedJobs, Ranges, Single, fitting, named, packed_claimed
+
+BESIDE: Final = 8 * 1024  # bytes: more than all that stands beside a single job's payload
 
 
 class Claimed(Answer, kw_only=True):
@@ -21,6 +23,8 @@ class Claimed(Answer, kw_only=True):
     queue: str | UnsetType = UNSET
     expires_at: int | UnsetType = UNSET  # wall clock of the store
     runs: tuple[ClaimedJobs, ...] = ()
+    # The number by which short frames on this connection name its queue and options from now on.
+    kind: int | UnsetType = UNSET
 
     @classmethod
     def of(cls, lease: Lease | None) -> "Claimed":
@@ -73,7 +77,18 @@ class Claim(Native, kw_only=True, tag="CLAIM"):
                 lease = await self._cut(session, tenant, lease, room)
         return Claimed.of(lease)
 
-    def foretold(self, session: Session, given: object) -> Claimed | None:
+    def foretold(self, session: Session, given: object) -> Claimed | bytes | None:
+        if type(given) is Single:
+            if len(given.payload) > session.frame_limit // 2:
+                return None
+            kinds = session.kinds
+            if kinds is not None and (frame := kinds.frame(self.req_id, given)) is not None:
+                return frame
+            answer = Claimed.of(given.lease())
+            # What is told has to get there: where it might be too large, nothing is.
+            if kinds is not None and session.frame_limit >= 2 * BESIDE:
+                answer.kind = kinds.told(given.queue, given.options) or UNSET
+            return answer
         if type(given) is not Lease:  # what it rests on is not safe yet, or it comes from elsewhere
             return None
         fits = len(given.runs) == 1 and len(given.runs[0].data) <= session.frame_limit // 2

@@ -30,6 +30,8 @@ from penstock.model.job import (
 Ends = bytes | list[int]
 Ranges = list[tuple[int, int]]  # (first, count): that many ids from the first on
 
+TOKEN: Final = 32  # ASCII characters of a lease's token, as the stores make them that serve
+
 _SWAPPED: Final = sys.byteorder == "big"
 
 
@@ -176,6 +178,42 @@ def packed_claimed(run: ClaimedRun | ClaimedJobs) -> ClaimedJobs:
         run_at=run.run_at,  # type: ignore[arg-type]
         individual=run.individual,
     )
+
+
+class Single(msgspec.Struct):
+    """What a lease of one plain job says."""
+
+    token: str  # of TOKEN characters
+    queue: str
+    expires_at: int
+    job_id: int
+    payload: bytes
+    options: tuple[JobOptions, ...]  # one
+    created_at: int  # and ready
+
+    def lease(self) -> Lease:
+        return lease_of_one(*msgspec.structs.astuple(self))
+
+
+def lease_of_one(
+    token: str,
+    queue: str,
+    expires_at: int,
+    job_id: int,
+    payload: bytes,
+    options: tuple[JobOptions, ...],
+    created_at: int,
+) -> Lease:
+    run: Any = ClaimedJobs(  # packed, as it may have to travel: it is a ClaimedRun for everybody
+        first=job_id,
+        span=1,
+        data=payload,
+        packed_ends=len(payload).to_bytes(4, "little"),
+        options=options,
+        created_at=created_at,
+        run_at=created_at,
+    )
+    return Lease(token=token, queue=queue, expires_at=expires_at, runs=(run,))
 
 
 def fitting(lease: Lease, size: int) -> Lease:

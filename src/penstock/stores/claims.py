@@ -15,17 +15,23 @@ from penstock.kernel import read
 from penstock.kernel.codes import READY
 from penstock.kernel.explain import rate_limited
 from penstock.kernel.leases import LeaseRecord
+from penstock.kernel.passing import passing
 from penstock.kernel.queue import Queue
 from penstock.model.errors import Overloaded, Unavailable
-from penstock.model.job import Lease
+from penstock.model.job import JobOptions, Lease
+from penstock.model.policy import LEASE_MS
+from penstock.model.store import Number
+from penstock.protocol.runs import TOKEN, Single
 from penstock.stores.granting import Grant, chunks_of, grant_of, lease_at_once, lease_of
 from penstock.stores.journal.base import JournalError
-from penstock.stores.prompt import Prompt
+from penstock.stores.prompt import Prompt, settle, tell
 from penstock.stores.safety import WRITTEN
 from penstock.stores.waiting import FAR, Line, Waiter
 
 if TYPE_CHECKING:
     from penstock.stores.engine import Engine
+
+Instant = tuple[int, int]  # now, elapsed
 
 WINDOW: Final = 4  # payload chunks read ahead of the claims
 
@@ -52,7 +58,7 @@ class Claims:
             # What can be had now goes to those who waited for it.
             engine.look()
             self.serve_metered()
-        command = c.Claim(tenant, queues, n, os.urandom(16).hex(), lease_ms, worker)
+        command = c.Claim(tenant, queues, n, os.urandom(TOKEN // 2).hex(), lease_ms, worker)
         record = engine.apply(command)
         if record is not None:
             given = self._given(record)
@@ -160,6 +166,48 @@ class Claims:
                 if not queue.counts[READY]:
                     break  # there is nothing for the next one
 
+    def foretell(
+        self,
+        tenant: str,
+        queue: str,
+        payload: bytes,
+        options: tuple[JobOptions, ...],
+        number: Number,
+    ) -> Instant | None:
+        """Tell the first in line of one plain job that is about to be pushed, if it is sure to get
+        it: an idle worker has it before everything is written down that makes it so. Answers the
+        instant at which that was said, and at which the push has to be made then; None: nothing
+        was said."""
+        waiter = self.line.first((tenant, queue))
+        if waiter is None or waiter.served:
+            return None
+        future = waiter.future
+        if future.ahead is None or future.done():
+            return None
+        engine, claim = self._engine, waiter.claim
+        if engine.ended:
+            return None  # and the push is refused
+        now, elapsed = instant = engine.clock.now_ms(), engine.clock.elapsed_ms()
+        job_id = passing(engine.kernel, claim, queue, options[0], number, now, elapsed)
+        if not job_id:
+            return None
+        lease_ms = claim.lease_ms or LEASE_MS
+        single = Single(claim.token, queue, now + lease_ms, job_id, payload, options, now)
+        if not future.ahead(single):
+            return None
+        waiter.foretold = single
+        return instant
+
+    def eat_words(self, tenant: str, queue: str) -> None:
+        """What was foretold there has not come true. Whoever was told waits for nothing any more, and
+        has a lease that is nobody's: its ack is refused."""
+        for waiter in self.line.at((tenant, queue)):
+            if waiter.foretold is not None:
+                waiter.foretold = None
+                self._leave(waiter)
+                if not waiter.future.done():
+                    waiter.future.set_exception(Unavailable("a job was told of that is not there"))
+
     def hand_over(self) -> None:
         """Those who were served hear of it: one alone at once, several in the next turn. They leave
         the line when it is on its way: an idle worker waits for nothing but its job. One that goes
@@ -168,18 +216,22 @@ class Claims:
         if len(served) == 1:
             ((waiter, given),) = served
             future = waiter.future
-            if future.ahead is not None:
+            if waiter.foretold is not None:
+                assert given == waiter.foretold.lease(), "a job comes as it was foretold"
+            elif future.ahead is not None:
                 future.ahead(given)
             self._leave(waiter)
-            if not future.settle(given):
+            if not settle(future, given):
                 self._take_back(given, waiter.claim)
         else:
             for waiter, given in served:
                 self._leave(waiter)
-                if not waiter.future.tell(given):
+                if not tell(waiter.future, given):
                     self._take_back(given, waiter.claim)
         for waiter, _ in served:
-            del waiter.future  # who has left is found by the deadline, and jobs would be kept by it
+            # Who has left is found by the deadline, and jobs would be kept by it.
+            del waiter.future
+            waiter.foretold = None
 
     def lapse(self, elapsed: int) -> None:
         """Those who have waited as long as they wanted get their answer."""

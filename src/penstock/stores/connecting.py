@@ -66,6 +66,10 @@ class Connecting(ABC):
         """One message."""
 
     @abstractmethod
+    def hear_short(self, message: Message) -> None:
+        """One short message."""
+
+    @abstractmethod
     def heard_all(self) -> None:
         """All that came has been dealt with."""
 
@@ -152,7 +156,8 @@ class Connecting(ABC):
                 raise Unavailable(f"{target} ended the connection as soon as it was made")
             self._wire = wire
             self._greeting = greeting
-            hello = Hello(token=target.token, client=f"penstock/{__version__}", req_id=0)
+            said = f"penstock/{__version__}"
+            hello = Hello(token=target.token, client=said, short=True, req_id=0)
             wire.transport.write(framed(hello))
             message = await greeting
         if not HEAD.decode(message).ok:

@@ -10,7 +10,6 @@ to its end: nobody learns of it, and nothing is left half done.
 import asyncio
 import logging
 import socket
-from collections import deque
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,8 +18,8 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.model.errors import (
-    BatchTooLarge,
     Forbidden,
+    Invalid,
     PenstockError,
     Unauthenticated,
     Unavailable,
@@ -28,12 +27,14 @@ from penstock.model.errors import (
 from penstock.protocol.access import ANYBODY, NOBODY, Principal, not_accepted
 from penstock.protocol.audited import INTERRUPTED, REFUSED, audited
 from penstock.protocol.command import Answer, Encoding, Refusal, ReqId, Request
-from penstock.protocol.framing import BRACE, HEADER, BadFrame, Frames, Message
+from penstock.protocol.framing import BRACE, BadFrame, Message
+from penstock.protocol.short import PAYLOAD_PUSHED, SHORT, pushed_frame, read_push
 from penstock.protocol.table import name_of
+from penstock.stores.answering import Answering
 from penstock.stores.eager import begin, tell
-from penstock.stores.face import ENCODERS, Face
+from penstock.stores.face import Face
 from penstock.stores.forking import not_for_children
-from penstock.stores.in_hand import Going, Held, Reply, Sent
+from penstock.stores.in_hand import Going, Held, Reply
 
 if TYPE_CHECKING:
     from penstock.stores.serving import Listener
@@ -47,30 +48,22 @@ LOW_WATER: Final = 128 * 1024  # … until there are no more than these
 CHATTY: Final = 16 * HIGH_WATER  # unsent bytes that are no answers: whoever reads none goes
 JOINED: Final = 64 * 1024  # bytes after which answers do not wait for more of them
 
-_NO_LENGTH: Final = bytes(HEADER)
+NOT_SAID: Final = "say who you are first"
 
 log = logging.getLogger("penstock.serving")
 
 
-class _TooLarge(Exception):
-    """An answer of so many bytes."""
-
-
-class Connection(asyncio.Protocol):
+class Connection(Answering):
     transport: asyncio.Transport
 
     def __init__(self, listener: "Listener") -> None:
-        self.listener = listener
+        super().__init__(listener)
         self.address = ""
         self._loop = listener.loop
-        self._frames = Frames(listener.limits.strangers_frame_bytes)
-        self._out = bytearray()
-        self._unsent: list[Sent] = []  # in `_out`, and may be taken back
         self._flushing = False
         self._working = False  # whether a turn is set that goes on with what has arrived
         self._stuck = False  # the peer does not read
         self._reading = True
-        self._closing = False
         self._finishing = False  # nothing more is taken
         self._lost = False
         self._room: asyncio.Event | None = None  # for those who wait until it does
@@ -79,8 +72,6 @@ class Connection(asyncio.Protocol):
         self._large = 0  # … and how many may have large answers
         self._numbered: dict[ReqId, Held] = {}
         self._most = listener.limits.requests
-        self._line: deque[Reply] = deque()
-        self._lined = 0  # bytes of answers that wait in line
         self._going = Going()
         self.principal = ANYBODY if listener.authenticator.open_to_all else NOBODY
         self._faces: dict[Encoding, Face] = {}
@@ -194,17 +185,22 @@ class Connection(asyncio.Protocol):
     # -- requests --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self.listener.now()
         if not self._reading or self._working:
+            self._heard = self.listener.now()
             self._frames.feed(data)
             if not self._working:
                 self._take()
             return
         message = None if self._closing else self._frames.feed_alone(data)
         if message is None:
+            self._heard = self.listener.now()
             self._take()
             return
-        self._answer(message)
+        if message[0] == SHORT:  # frames come, or it would not be alone
+            self._answer_short(message)
+        else:
+            self._answer(message)
+        self._heard = self.listener.now()
         if self._out:
             self._flush()
         if self._held or self._line:
@@ -230,8 +226,7 @@ class Connection(asyncio.Protocol):
                 if len(self._out) >= JOINED:
                     self._flush()
         except BadFrame as error:
-            self._put(Refusal(error=error.why, code=error.code), self._encoding())
-            self.close()
+            self._end_of(error)
             return
         if self._out:
             self._flush()
@@ -242,6 +237,10 @@ class Connection(asyncio.Protocol):
         self._read_or_not()
         if self._ending_since:
             self._end_when_done()
+
+    def _end_of(self, bad: BadFrame) -> None:
+        self._put(Refusal(error=bad.why, code=bad.code), self._encoding())
+        self.close()
 
     def _full(self) -> bool:
         """Whether nothing more is taken for now."""
@@ -281,11 +280,14 @@ class Connection(asyncio.Protocol):
         return face
 
     def _answer(self, message: Message) -> None:
-        listener = self.listener
+        first, lines = message[0], self._frames.lines
+        if first == SHORT and not lines:
+            self._answer_short(message)
+            return
         self._greeted = True
-        encoding: Encoding = "json" if message[0] == BRACE or self._frames.lines else "msgpack"
+        encoding: Encoding = "json" if first == BRACE or lines else "msgpack"
         face = self._faces.get(encoding) or self._face(encoding)
-        request = listener.table.decode(message, encoding)
+        request = self.listener.table.decode(message, encoding)
         if isinstance(request, Refusal):
             stranger = self.principal is NOBODY
             if stranger:  # a token that cannot be read is as good as any other that is wrong
@@ -294,8 +296,42 @@ class Connection(asyncio.Protocol):
             if stranger:
                 self.close()
             return
+        self._call(request, face)
+
+    def _answer_short(self, message: Message) -> None:
+        """One job of a kind that was said at length: pushed without a request being made of it,
+        where the store has such a way."""
+        face = self._faces.get("msgpack") or self._face("msgpack")
+        try:
+            kind, number, sequence = read_push(message)
+        except BadFrame as bad:
+            self._end_of(bad)
+            return
+        known = face.pushes.get(kind)
+        if known is None:
+            self._greeted = True
+            error: PenstockError = Invalid(f"{kind} is no kind that was said", "kind")
+            if self.principal is NOBODY:
+                error = Unauthenticated(NOT_SAID)
+            self._reply(None, face, Refusal.of(error, number), number)
+            return
+        payload = bytes(message[PAYLOAD_PUSHED:])
+        push = known.push
+        if push is None or self._closing:
+            self._call(known.request(number, sequence, payload), face)
+            return
+        try:
+            job_id = push(payload, sequence)
+        except Exception as why:  # noqa: BLE001 # whatever it is, it is this request's alone
+            request = known.request(number, sequence, payload)
+            self._reply(request, face, self._refusal(request, why), number)
+            return
+        self._out += pushed_frame(number, job_id)
+
+    def _call(self, request: Request, face: Face) -> None:
+        listener = self.listener
         if self.principal is NOBODY and type(request) not in listener.for_strangers:
-            refusal = Refusal(error="say who you are first", code=Unauthenticated.code)
+            refusal = Refusal(error=NOT_SAID, code=Unauthenticated.code)
             self._reply(request, face, refusal, request.req_id)
             return
         try:
@@ -353,18 +389,27 @@ class Connection(asyncio.Protocol):
                 ahead = partial(self._foretell, held)
         tell(task, partial(self._done, held), ahead)
 
-    def _foretell(self, held: Held, given: object) -> None:
+    def _foretell(self, held: Held, given: object) -> bool:
         """Send the answer ahead of the coroutines that lead to it, if it is known already: they go
-        on when it is on its way."""
+        on when it is on its way. Answers whether it is."""
         if self._line or self._closing or held.stopped:
-            return
+            return False
         request, face = held.request, held.face
         answer = request.foretold(face, given)
-        if answer is not None:
+        if type(answer) is bytes:
+            if self._out:
+                self._flush()
+            transport = self.transport
+            if not transport.is_closing():
+                held.told = True
+                transport.write(answer)
+        elif answer is not None:
+            assert isinstance(answer, Answer)
             held.told = True
             if (sent := self._write(request, face, answer, self._out)) is not None:
                 self._unsent.append(sent)
             self._flush()
+        return held.told
 
     def _done(self, held: Held, answer: Answer | Refusal, error: BaseException | None) -> None:
         """It has come to its end, in this very step."""
@@ -416,92 +461,7 @@ class Connection(asyncio.Protocol):
         held.cancel()
         return True
 
-    # -- answers ---------------------------------------------------------------------------------
-
-    def _reply(
-        self, request: Request | None, face: Face, answer: Answer | Refusal, number: ReqId
-    ) -> None:
-        """Have it sent, in line if it has no number."""
-        if self._line and (number is UNSET or number is None):
-            reply = Reply()
-            self._line.append(reply)
-            self._fill(reply, request, face, answer)
-            return
-        if self._closing:
-            if request is not None and isinstance(answer, Answer):
-                self.listener.take_back(request, face, answer)
-            return
-        sent = self._write(request, face, answer, self._out)
-        if sent is not None:
-            self._unsent.append(sent)
-
-    def _fill(
-        self, reply: Reply, request: Request | None, face: Face, answer: Answer | Refusal
-    ) -> None:
-        reply.data = bytearray()
-        reply.kept = self._write(request, face, answer, reply.data)
-        self._lined += len(reply.data)
-
-    def _move_up(self) -> None:
-        while self._line and self._line[0].data is not None:
-            reply = self._line.popleft()
-            assert reply.data is not None
-            self._lined -= len(reply.data)
-            self._out += reply.data
-            if reply.kept is not None:
-                self._unsent.append(reply.kept)
-
-    def _write(
-        self, request: Request | None, face: Face, answer: Answer | Refusal, out: bytearray
-    ) -> Sent | None:
-        """Write the answer down behind what is there. Answers what may have to be taken back."""
-        if request is not None:
-            answer.req_id = request.req_id
-        at = len(out)
-        try:
-            if self._frames.lines:
-                face.encode_into(answer, out, -1)
-                out += b"\n"
-                size = len(out) - at
-            else:
-                begin = at + HEADER
-                face.encode_into(answer, out, begin)
-                size = len(out) - begin
-                out[at:begin] = size.to_bytes(HEADER, "big")
-            if size > face.frame_limit:
-                raise _TooLarge(size)
-        except (_TooLarge, ValueError, OverflowError, TypeError) as error:
-            del out[at:]
-            return self._write(None, face, self._instead(request, face, answer, error), out)
-        if request is None or not isinstance(answer, Answer):
-            return None
-        return (request, face, answer) if type(request) in self.listener.taken_back else None
-
-    def _instead(
-        self, request: Request | None, face: Face, answer: Answer | Refusal, error: Exception
-    ) -> Refusal:
-        """What is said for an answer that has no form, or too large a one."""
-        assert request is not None, "a refusal has a form"
-        if isinstance(answer, Answer):
-            self.listener.take_back(request, face, answer)
-        log.warning("%s cannot be answered: %r", name_of(type(request)), error)
-        if isinstance(error, _TooLarge):
-            why = f"the answer has {error} bytes, more than {face.frame_limit}: ask for less"
-            return Refusal(error=why, code=BatchTooLarge.code, req_id=request.req_id)
-        why = f"the answer has no form: {error}"
-        return Refusal(error=why, code=PenstockError.code, req_id=request.req_id)
-
-    def _put(self, message: msgspec.Struct, encoding: Encoding) -> None:
-        """Encode it behind what is to be sent; nothing is copied until it is sent."""
-        out = self._out
-        if self._frames.lines:
-            ENCODERS["json"].encode_into(message, out, -1)
-            out += b"\n"
-            return
-        at = len(out)
-        out += _NO_LENGTH
-        ENCODERS[encoding].encode_into(message, out, -1)
-        out[at : at + HEADER] = (len(out) - at - HEADER).to_bytes(HEADER, "big")
+    # -- what goes out ---------------------------------------------------------------------------
 
     def _flush_soon(self) -> None:
         if not self._flushing and self._out:

@@ -31,7 +31,7 @@ def begin(call: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
     return asyncio.get_running_loop().create_task(_Rest(call, awaited))
 
 
-def tell(task: "asyncio.Task[Any]", over: Over, ahead: Callable[[Any], None] | None = None) -> None:
+def tell(task: "asyncio.Task[Any]", over: Over, ahead: Callable[[Any], bool] | None = None) -> None:
     """Have `over` hear how a task that `begin` made ends, in its last step: a turn of the loop before
     the callbacks of the task. It is told (answer, None), or (None, what was raised); the task itself
     answers nothing then. `ahead` hears what the call waits for, before it goes on with it, if it

@@ -18,6 +18,8 @@ from penstock.model import checks
 from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
 from penstock.model.job import (
+    MAX_ID,
+    MAX_PAYLOAD,
     Codec,
     Job,
     JobError,
@@ -27,6 +29,7 @@ from penstock.model.job import (
     Run,
 )
 from penstock.model.lifecycle import State
+from penstock.model.payload import check_json
 from penstock.model.policy import BULK_DEADLINE_MS, DEFAULT_CAPS, Caps
 from penstock.model.store import (
     UNNUMBERED,
@@ -41,10 +44,13 @@ from penstock.model.store import (
     Number,
     Page,
     Pushed,
+    Pusher,
     Released,
     Result,
     Standing,
+    run_of_one,
 )
+from penstock.stores.claims import Instant
 from penstock.stores.clock import Clock, ManualClock, SystemClock
 from penstock.stores.embedded_managing import EmbeddedManaging
 from penstock.stores.engine import Engine
@@ -124,26 +130,91 @@ class EmbeddedStore(EmbeddedManaging):
         options: tuple[JobOptions, ...],
         number: Number = UNNUMBERED,
     ) -> int:
-        producer, sequence, content = number
-        if not self._door.knows(tenant, queue, payload, options, producer, sequence, content):
+        if not self._door.knows(tenant, queue, payload, options, *number):
             return await super().push_one(tenant, queue, payload, options, number)
         engine = self.engine
-        keeper = engine.keeper
-        if keeper is not None:
-            engine.admit(None, len(payload))
-        chunk, start = engine.payloads.add(f"{tenant}/{queue}", payload)
+        if engine.keeper is None:
+            instant = engine.claims.foretell(tenant, queue, payload, options, number)
+            return self._put_one(tenant, queue, payload, options, number, instant)
+        engine.admit(None, len(payload))
+        command = self._one(tenant, queue, payload, options, number)
+        pushed = await engine.do_loads(command, command.loads)
+        return pushed.runs[0].first  # type: ignore[no-any-return]
+
+    def pusher(
+        self,
+        tenant: str,
+        queue: str,
+        options: tuple[JobOptions, ...],
+        producer: str | None = None,
+        content: bytes | None = None,
+    ) -> Pusher | None:
+        if self.engine.keeper is not None:
+            return None  # there is nothing to answer until it is safe
+
+        def check(payload: bytes, sequence: int | None) -> None:
+            runs = [run_of_one(queue, payload, options)]
+            checks.check_push(tenant, runs, producer, sequence, None, "", None, content)
+
+        check(b"0", None if producer is None else 0)
+        plain = options[0].codec == "json" and producer is not None
+        foretell = self.engine.claims.foretell
+
+        def push(payload: bytes, sequence: int | None) -> int:
+            if (
+                type(payload) is bytes
+                and len(payload) <= MAX_PAYLOAD
+                and type(sequence) is int
+                and 0 <= sequence <= MAX_ID
+                and plain
+            ):
+                check_json(payload)
+            else:
+                check(payload, sequence)
+            number = (producer, sequence, content)
+            instant = foretell(tenant, queue, payload, options, number)
+            return self._put_one(tenant, queue, payload, options, number, instant)
+
+        return push
+
+    def _put_one(
+        self,
+        tenant: str,
+        queue: str,
+        payload: bytes,
+        options: tuple[JobOptions, ...],
+        number: Number,
+        instant: Instant | None,
+    ) -> int:
+        """One plain job that was looked at, into a store in memory. `instant`: at which somebody was
+        told of it."""
+        try:
+            command = self._one(tenant, queue, payload, options, number)
+            pushed = self.engine.put(command, command.loads, None, instant)
+        except BaseException:
+            if instant is not None:
+                self.engine.claims.eat_words(tenant, queue)
+            raise
+        return pushed.runs[0].first  # type: ignore[no-any-return]
+
+    def _one(
+        self,
+        tenant: str,
+        queue: str,
+        payload: bytes,
+        options: tuple[JobOptions, ...],
+        number: Number,
+    ) -> c.Push:
+        chunk, start = self.engine.payloads.add(f"{tenant}/{queue}", payload)
         ends = array("I", (len(payload),))
         load = c.Load(queue=queue, chunk=chunk, start=start, ends=ends, options=options)
         command = c.Push(tenant=tenant, loads=(load,))
+        producer, sequence, content = number
         if producer is not None:
             command.producer = producer
             command.sequence = sequence or 0
             command.content = content or b""
-        if keeper is None:
-            pushed = engine.put(command, (load,))
-        else:
-            pushed = await engine.do_loads(command, (load,))
-        return pushed.runs[0].first  # type: ignore[no-any-return]
+        return command
 
     async def open_bulk(
         self, tenant: str, name: str | None = None, *, deadline_ms: int = BULK_DEADLINE_MS
@@ -316,12 +387,13 @@ class EmbeddedStore(EmbeddedManaging):
         tag: str | None = None,
         cursor: int = 0,
         limit: int = 100,
+        newest: bool = False,
     ) -> Page:
         checks.check_tenant(tenant)
         checks.check_queue(queue)
-        checks.check_find(state, task, tag, cursor, limit)
+        checks.check_find(state, task, tag, cursor, limit, newest)
         kernel = self.engine.look()
-        places, after = read.find(kernel, tenant, queue, state, task, tag, cursor, limit)
+        places, after = read.find(kernel, tenant, queue, state, task, tag, cursor, limit, newest)
         jobs = await self._jobs([read.view(kernel, *place) for place in places])
         return Page(tuple(jobs), after)
 

@@ -17,7 +17,7 @@ from penstock.model.lifecycle import State
 from penstock.model.payload import check_json, digest
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec, config_hash, instant_key, keep_key_ms, plan
-from penstock.model.store import Acked, CronInfo, QueueInfo, Redriven, Store
+from penstock.model.store import Acked, CronInfo, PushedInstead, QueueInfo, Redriven, Store
 from penstock.stores.engine import Engine
 from penstock.stores.loading import bare, load_of
 
@@ -192,6 +192,32 @@ class EmbeddedManaging(Store):
         checks.check_tenant(tenant)
         checks.check_name(name, "name")
         return await self.engine.do(c.DropCron(tenant, name))  # type: ignore[no-any-return]
+
+    async def put_instants(
+        self, tenant: str, name: str, config_hash: str, run: Run, *, refresh: bool = False
+    ) -> PushedInstead:
+        instants = checks.check_instants(tenant, name, config_hash, run)
+        checks.check_bool(refresh, "refresh")
+        loads = []
+        if instants:
+            now = self.engine.look().now
+            self.engine.admit(None, len(run.data))
+            keys = [
+                (KeyClaim(instant_key(name, config_hash, at), "return", keep_key_ms(at, now)),)
+                for at in instants
+            ]
+            loads.append(self._load(tenant, msgspec.structs.replace(run, more_keys=keys)))
+        instead = c.Instead(queue=run.queue, name=name, config_hash=config_hash, refresh=refresh)
+        command = c.Push(tenant=tenant, loads=loads, instead=instead)
+        return await self.engine.do_loads(command, loads)  # type: ignore[no-any-return]
+
+    async def drop_instants(
+        self, tenant: str, queue: str, name: str, config_hash: str | None = None
+    ) -> int:
+        checks.check_tenant(tenant)
+        checks.check_instants_of(queue, name, config_hash)
+        command = c.DropCron(tenant, name, queue, config_hash)
+        return await self.engine.do(command)  # type: ignore[no-any-return]
 
 
 def _cron_options(spec: CronSpec, instant: int, now: int) -> JobOptions:

@@ -20,7 +20,7 @@ from penstock.kernel.timers import FOREVER
 from penstock.model.errors import Conflict, Invalid, PenstockError, RateLimited, Unavailable
 from penstock.model.event import EventSink
 from penstock.model.store import Durability
-from penstock.stores.claims import Claims
+from penstock.stores.claims import Claims, Instant
 from penstock.stores.clock import Clock
 from penstock.stores.ends import Ends
 from penstock.stores.finishing import in_a_thread
@@ -73,8 +73,11 @@ class Engine:
         self.keeper.admit(size)
         return None if durability is None else LEVELS[durability]
 
-    def apply(self, command: c.Command, level: int | None = None) -> Any:
-        """Carry out a command; what it leads to is not safe yet."""
+    def apply(
+        self, command: c.Command, level: int | None = None, instant: Instant | None = None
+    ) -> Any:
+        """Carry out a command; what it leads to is not safe yet. `instant`: now, if a store in
+        memory has said something of it already."""
         if self._ended is not None:
             raise Unavailable(self._ended)
         if self.read_only is not None and not isinstance(command, c.Tick):
@@ -84,6 +87,8 @@ class Engine:
                 return self.step(command, level)
             kernel, clock = self.kernel, self.clock
             kernel.position += 1
+            if instant is not None:
+                return kernel.apply(command, *instant)
             return kernel.apply(command, clock.now_ms(), clock.elapsed_ms())
         except RateLimited:
             self.limited += 1
@@ -207,10 +212,16 @@ class Engine:
         await keeper.safe(level)
         return outcome
 
-    def put(self, command: c.Command, loads: Sequence[c.Load], level: int | None = None) -> Any:
+    def put(
+        self,
+        command: c.Command,
+        loads: Sequence[c.Load],
+        level: int | None = None,
+        instant: Instant | None = None,
+    ) -> Any:
         """The same at once; what it leads to is not safe yet."""
         try:
-            outcome = self.apply(command, level)
+            outcome = self.apply(command, level, instant)
         except PenstockError:
             for load in reversed(loads):
                 needed = load.chunk in self.kernel.chunks

@@ -13,7 +13,7 @@ from penstock.model.job import Lease
 from penstock.model.lifecycle import State
 from penstock.model.resuming import resumed
 from penstock.model.store import Store
-from penstock.model.wrapper import FREQUENT, PUSH_ONE, Wrapper
+from penstock.model.wrapper import FREQUENT, PUSH_ONE, PUSHER, Wrapper
 
 LOOK_S: Final = 0.05  # how often we look whether anything is still active
 
@@ -24,7 +24,7 @@ class Gate(Wrapper):
         self._shut = False
         self._waiting: dict[asyncio.Future[Any] | None, None] = {}  # what claims wait for
         self._claimed: set[tuple[str, str]] = set()  # (tenant, queue) that claims were served from
-        for name in (*FREQUENT, PUSH_ONE):  # without a stop here
+        for name in (*FREQUENT, PUSH_ONE, PUSHER):  # without a stop here
             setattr(self, name, getattr(store, name))
 
     @property

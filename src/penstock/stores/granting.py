@@ -4,15 +4,13 @@ Jobs may change, and their payloads go, as soon as the next command is applied; 
 everything about the jobs but the bytes, and says in which chunks those lie.
 """
 
-from typing import Any
-
 import msgspec
 
 from penstock.kernel import read
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.leases import LeaseRecord
 from penstock.model.job import ClaimedRun, Lease
-from penstock.protocol.runs import ClaimedJobs
+from penstock.protocol.runs import lease_of_one
 from penstock.stores.payloads import Chunks, piece
 
 
@@ -42,27 +40,27 @@ def lease_at_once(kernel: Kernel, record: LeaseRecord, chunks: Chunks) -> Lease:
     runs = record.runs
     held = runs[0]
     block, offset = held.block, held.lo
-    if len(runs) > 1 or held.hi - offset > 1 or block.sides or block.commits or block.due_ms:
+    if (
+        len(runs) > 1
+        or held.hi - offset > 1
+        or offset in block.sides
+        or block.commits
+        or block.due_ms
+    ):
         return lease_of(grant_of(kernel, record), chunks)
     # One plain job, as an idle worker is given: `read.cuts` says what this means.
     chunk, begin, end = block.pushed_place(offset)
     created_at = block.created_ms[-1]
     if offset < block.created_pos[-1]:  # not of the newest
         created_at = block.created_at(offset)
-    run: Any = ClaimedJobs(  # packed, as it may have to travel: it is a ClaimedRun for everybody
-        first=block.base + offset,
-        span=1,
-        data=bytes(chunks[chunk][begin:end]),
-        packed_ends=(end - begin).to_bytes(4, "little"),
-        options=(block.options[block.opts[offset]],),
-        created_at=created_at,
-        run_at=created_at,
-    )
-    return Lease(
-        token=record.token,
-        queue=record.queue.name,
-        expires_at=kernel.now + record.expires - kernel.elapsed,
-        runs=(run,),
+    return lease_of_one(
+        record.token,
+        record.queue.name,
+        kernel.now + record.expires - kernel.elapsed,
+        block.base + offset,
+        bytes(chunks[chunk][begin:end]),
+        (block.options[block.opts[offset]],),
+        created_at,
     )
 
 

@@ -85,11 +85,6 @@ class Parcel:
                 future.set_result(Pushed((PushedRun(first, count),)))
             first += count
 
-    def settle(self, answer: RunPushed, outside: bool = False) -> bool:
-        """See `Prompt`."""
-        self.set_result(answer)
-        return True
-
     def set_exception(self, error: PenstockError) -> None:
         """In a turn of its own: it may send again, and whoever tells us is in the midst of it."""
         self.over = True

@@ -22,19 +22,21 @@ from penstock.model.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.model.job import JobOptions
+from penstock.model.job import Lease
 from penstock.protocol.command import Answer, Request
-from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, Message
+from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, BadFrame, Message
 from penstock.protocol.hearing import HEAD, TOLD, decoder_of, error_of, refused
 from penstock.protocol.native import Abandon, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
 from penstock.protocol.native_push import PushRun, RunPushed
+from penstock.protocol.short import JOB, push_frame, read_job, read_pushed
 from penstock.stores.connecting import Connecting
 from penstock.stores.joining import Joined, Parcel
-from penstock.stores.prompt import Prompt
+from penstock.stores.kinds import Kinds
+from penstock.stores.prompt import settle, tell
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
-from penstock.stores.wire import Entry, encode_into, framed, put_size
+from penstock.stores.wire import Entry, Kind, framed
 
 PUSHES: Final = 512  # in flight: fewer than the answers that a producer is remembered by
 SPARE: Final = 100  # requests that we never use for calls, so that one can always be given up
@@ -76,6 +78,7 @@ class Link(Connecting):
         self._most = PUSHES  # in flight; the server says how many …
         self._limit = KNOWN_LIMIT  # … and how many bytes one of them may have
         self._flushing = False
+        self.kinds = Kinds(self.producer, self._content)
         self._given_up: dict[asyncio.Future[Any], None] = {}  # of what we ask to be given up
         self._watchers: dict[int, Watcher] = {}
         self._heard = 0.0
@@ -99,9 +102,7 @@ class Link(Connecting):
         # number is given twice.
         push.content = self._content
 
-    def push_at_once(
-        self, tenant: str, queue: str, payload: bytes, options: tuple[JobOptions, ...]
-    ) -> "Prompt[RunPushed] | None":
+    def push_at_once(self, kind: Kind, payload: bytes) -> "asyncio.Future[RunPushed] | None":
         """Have one plain job pushed, if nothing is ahead of it; None: something is, or there is no
         connection, and nothing was done.
 
@@ -118,27 +119,20 @@ class Link(Connecting):
             or (transport := self._wire.transport).is_closing()  # type: ignore[union-attr]
         ):
             return None
-        self._sequence = sequence = self._sequence + 1
-        self._number = number = self._number + 1
-        frame = bytearray(HEADER)
-        request = PushRun(
-            tenant=tenant,
-            queue=queue,
-            payloads=[payload],
-            options=options[0],
-            producer=self.producer,
-            sequence=sequence,
-            content=self._content,
-            req_id=number,
-        )
-        encode_into(request, frame, HEADER)
-        size = len(frame) - HEADER
-        if size > self._limit:
-            raise self._too_large(size)
-        put_size(frame, 0, size)
+        sequence, number = self._sequence + 1, self._number + 1
+        frame: bytes | bytearray
+        if kind.known:
+            frame = push_frame(kind.number, number, sequence, payload)
+        else:
+            frame = self.kinds.at_length(kind, number, sequence, payload)
+        if len(frame) - HEADER > self._limit:
+            raise self._too_large(len(frame) - HEADER)
+        self._sequence, self._number = sequence, number
         transport.write(frame)
-        future: Prompt[RunPushed] = Prompt(loop=self.loop)
-        self._pending[number] = Entry(number, frame, _decode_pushed, future, True, True, True)
+        future: asyncio.Future[RunPushed] = asyncio.Future(loop=self.loop)
+        self._pending[number] = Entry(
+            number, frame, _decode_pushed, future, True, True, True, kind=kind
+        )
         self._pushes = 1
         return future
 
@@ -163,7 +157,7 @@ class Link(Connecting):
         """Have it sent as soon as it can be, in order."""
         if self.joined.groups:
             self.joined.flush()  # what came before goes before
-        return self._submit(request, Prompt(loop=self.loop), repeat, push)
+        return self._submit(request, asyncio.Future(loop=self.loop), repeat, push)
 
     def _submit(self, request: Request, future: Any, repeat: bool, push: bool) -> Entry:
         if self._closed:
@@ -270,7 +264,7 @@ class Link(Connecting):
             self._make_room(entry)
             return
         if self._ready:
-            future = Prompt(loop=self.loop)
+            future = asyncio.Future(loop=self.loop)
             asked = self._entry(Abandon(request=entry.number), future, False, False)
             self._given_up[future] = None
             future.add_done_callback(_ignore)
@@ -287,7 +281,7 @@ class Link(Connecting):
     def post(self, request: Request) -> None:
         """Send it if there is a connection; nobody wants to know what becomes of it."""
         if self._ready and not self._closed:
-            entry = self._entry(request, Prompt(loop=self.loop), False, False)
+            entry = self._entry(request, asyncio.Future(loop=self.loop), False, False)
             entry.future.add_done_callback(_ignore)
             self._send(entry)
 
@@ -344,12 +338,39 @@ class Link(Connecting):
                 pass
             else:
                 if answer.req_id == entry.number and answer.ok and not future.done():
+                    self.kinds.note(entry, answer)
                     pending.clear()
                     self._pushes = 0
-                    if not future.settle(answer, True) and entry.late is not None:
+                    if type(future) is Parcel:
+                        future.set_result(answer)
+                    elif not settle(future, answer, True) and entry.late is not None:
                         entry.late(answer)
                     return
         self._hear(message)
+
+    def hear_short(self, message: Message) -> None:
+        """The answer to a push, or to a claim, of one job. Told as `hear` does it: with others in
+        flight, whoever waits goes on in the next turn."""
+        answer: RunPushed | Lease
+        if message[1:2] == JOB:
+            number, answer = read_job(message, self.kinds.given)
+        else:
+            number, job_id = read_pushed(message)
+            answer = RunPushed(first=job_id, count=1)
+        pending = self._pending
+        entry = pending.get(number)
+        if entry is None:
+            return
+        if (entry.late if type(answer) is Lease else entry.kind) is None:
+            raise BadFrame("a short frame answers what it is no answer to")
+        del pending[number]
+        self._pushes -= entry.push
+        future = entry.future
+        told = not future.done()
+        if told:
+            told = tell(future, answer) if pending else settle(future, answer, True)
+        if not told and entry.late is not None:
+            entry.late(answer)
 
     def heard_all(self) -> None:
         """All that came has been dealt with."""
@@ -365,18 +386,27 @@ class Link(Connecting):
         if head.ok is None:
             self._told(message)
             return
-        entry = self._pending.pop(head.req_id or 0, None)
+        number = head.req_id or 0
+        entry = self._pending.get(number)
         if entry is None:
             return
+        # In hand until it is understood: whoever waits for it would hear nothing, if it is not.
+        answer = error = None
+        if head.ok:
+            answer = entry.decode(message)
+            self.kinds.note(entry, answer)
+        else:
+            error = refused(message)
+        del self._pending[number]
         self._pushes -= entry.push
         future = entry.future
-        if not head.ok:
+        if error is not None:
             if not future.done():
-                future.set_exception(refused(message))
+                future.set_exception(error)
         elif not future.done():
-            future.set_result(entry.decode(message))
+            future.set_result(answer)
         elif entry.late is not None:
-            entry.late(entry.decode(message))
+            entry.late(answer)
 
     def _told(self, message: Message) -> None:
         told = TOLD.decode(message)
@@ -394,6 +424,7 @@ class Link(Connecting):
     def _begin(self, welcome: Welcome) -> None:
         self._most = max(welcome.requests - SPARE, 1)
         self._limit = min(welcome.frame, LARGEST)
+        self.kinds.begin(welcome.short)
         self._ready = True
         self._heard = self.loop.time()
         if self._timer is None:
@@ -439,6 +470,8 @@ class Link(Connecting):
             if not entry.sent or (entry.repeat and entry.lost < REPEATS):
                 entry.lost += entry.sent
                 entry.sent = False
+                if entry.kind is not None:
+                    self.kinds.make_long(entry)
                 again.append(entry)
             else:
                 why = "the connection was lost: what became of this call is not known"

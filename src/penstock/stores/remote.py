@@ -51,7 +51,6 @@ from penstock.protocol import (
     native_push,
     native_work,
 )
-from penstock.protocol.command import Answer
 from penstock.protocol.runs import packed_plain, packed_run
 from penstock.stores.forking import connects_anew
 from penstock.stores.joining import is_plain, joinable
@@ -81,10 +80,6 @@ class RemoteStore(RemoteManaging):
         self._closed = False
         self._last_tenant: str | None = None  # of the last push that was looked at closely …
         self._last_options: JobOptions | None = None  # … and its first options
-        # The same of the last `push_one`.
-        self._one_tenant: str | None = None
-        self._one_queue: str | None = None
-        self._one_options: tuple[JobOptions, ...] | None = None
         connects_anew(self)
 
     async def connect(self) -> None:
@@ -182,15 +177,22 @@ class RemoteStore(RemoteManaging):
         link = self._links.get(get_running_loop())
         if link is None:
             link = self._new_link()
+        kinds = link.kinds
+        kind = kinds.last
         if (
-            options is not self._one_options
-            or queue is not self._one_queue
-            or tenant is not self._one_tenant
+            kind is None
+            or options is not kind.options
+            or queue is not kind.queue
+            or tenant is not kind.tenant
             or type(payload) is not bytes
             or len(payload) > MAX_PAYLOAD
         ):
-            self._check_one(tenant, queue, payload, options)
-        answer = link.push_at_once(tenant, queue, payload, options)
+            # What was said last, by the very same objects, need not be looked at again; what may be
+            # wrong with the payload alone is told by the server in the same words.
+            runs = [run_of_one(queue, payload, options)]
+            checks.check_push(tenant, runs, None, None, None, "", None, None, contents=False)
+            kind = kinds.of(tenant, queue, options)
+        answer = link.push_at_once(kind, payload)
         if answer is None:
             run = run_of_one(queue, payload, options)
             return (await link.joined.push(tenant, run)).runs[0].first
@@ -202,15 +204,6 @@ class RemoteStore(RemoteManaging):
         run = run_of_one(queue, payload, options)
         request = native_push.PushRun(tenant=tenant, runs=(packed_plain(run),))
         return (await self._unnumbered(link, request)).first  # type: ignore[no-any-return]
-
-    def _check_one(
-        self, tenant: str, queue: str, payload: bytes, options: tuple[JobOptions, ...]
-    ) -> None:
-        """What was said last, by the very same objects, need not be looked at again; what may be
-        wrong with the payload alone is told by the server in the same words."""
-        runs = [run_of_one(queue, payload, options)]
-        checks.check_push(tenant, runs, None, None, None, "", None, None, contents=False)
-        self._one_tenant, self._one_queue, self._one_options = tenant, queue, options
 
     async def _unnumbered(self, link: Link, request: native_push.PushRun) -> Any:
         """The server remembers as many producers as it can: ours has to do without."""
@@ -259,10 +252,10 @@ class RemoteStore(RemoteManaging):
         checks.check_claim(queues, n, lease_ms, worker, wait_ms)
         link = self._link()
 
-        def give_back(answer: Answer) -> None:
-            assert isinstance(answer, native_work.Claimed)
-            if answer.lease is not None:
-                link.post(native_work.Release(tenant=tenant, lease=answer.lease))
+        def give_back(answer: native_work.Claimed | Lease) -> None:
+            token = answer.token if isinstance(answer, Lease) else answer.lease
+            if token is not None:
+                link.post(native_work.Release(tenant=tenant, lease=token))
 
         request = native_work.Claim(
             tenant=tenant,
@@ -276,7 +269,8 @@ class RemoteStore(RemoteManaging):
         entry = link.submit(request, repeat=True)
         entry.late = give_back
         try:
-            return (await entry.future).claimed()  # type: ignore[no-any-return]
+            answer = await entry.future
+            return answer if type(answer) is Lease else answer.claimed()
         except asyncio.CancelledError:
             link.give_up(entry)
             raise
@@ -406,12 +400,20 @@ class RemoteStore(RemoteManaging):
         tag: str | None = None,
         cursor: int = 0,
         limit: int = 100,
+        newest: bool = False,
     ) -> Page:
         checks.check_tenant(tenant)
         checks.check_queue(queue)
-        checks.check_find(state, task, tag, cursor, limit)
+        checks.check_find(state, task, tag, cursor, limit, newest)
         request = native_look.Find(
-            tenant=tenant, queue=queue, state=state, task=task, tag=tag, cursor=cursor, limit=limit
+            tenant=tenant,
+            queue=queue,
+            state=state,
+            task=task,
+            tag=tag,
+            cursor=cursor,
+            limit=limit,
+            newest=newest,
         )
         found = await self._link().ask(request, repeat=True)
         return Page(found.jobs, found.cursor)

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.model import checks
-from penstock.model.job import Codec
+from penstock.model.errors import Invalid, Unavailable
+from penstock.model.job import Codec, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec
-from penstock.model.store import Acked, CronInfo, QueueInfo, Redriven, Store
+from penstock.model.store import Acked, CronInfo, PushedInstead, QueueInfo, Redriven, Store
 from penstock.protocol import native_manage
-from penstock.protocol.runs import spoken
+from penstock.protocol.command import Request
+from penstock.protocol.runs import packed_run, spoken
 from penstock.stores.link import Link
 
 
@@ -160,6 +162,35 @@ class RemoteManaging(Store):
         checks.check_name(name, "name")
         request = native_manage.DropCron(tenant=tenant, name=name)
         return (await self._link().ask(request)).dropped  # type: ignore[no-any-return]
+
+    async def put_instants(
+        self, tenant: str, name: str, config_hash: str, run: Run, *, refresh: bool = False
+    ) -> PushedInstead:
+        checks.check_instants(tenant, name, config_hash, run, contents=False)
+        checks.check_bool(refresh, "refresh")
+        command = native_manage.RefreshInstants if refresh else native_manage.PutInstants
+        request = command(tenant=tenant, name=name, config_hash=config_hash, run=packed_run(run))
+        done = await self._ask_newer(request, repeat=True)
+        return PushedInstead(done.runs, done.removed)
+
+    async def drop_instants(
+        self, tenant: str, queue: str, name: str, config_hash: str | None = None
+    ) -> int:
+        checks.check_tenant(tenant)
+        checks.check_instants_of(queue, name, config_hash)
+        request = native_manage.DropInstants(
+            tenant=tenant, queue=queue, name=name, config_hash=config_hash
+        )
+        return (await self._ask_newer(request)).count  # type: ignore[no-any-return]
+
+    async def _ask_newer(self, request: Request, *, repeat: bool = False) -> Any:
+        """The answer to a command that servers have not always had."""
+        try:
+            return await self._link().ask(request, repeat=repeat)
+        except Invalid as error:
+            if error.field != "cmd":
+                raise
+            raise Unavailable(f"the server is older than this client: {error.message}") from error
 
 
 def named_ids(ids: Iterable[int] | None) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from penstock.kernel.commands import Claim
+from penstock.protocol.runs import Single
 from penstock.stores.prompt import Prompt
 
 Spot = tuple[str, str]  # tenant, queue
@@ -21,7 +22,17 @@ MANY: Final = 64  # deadlines of those who are gone that may lie between the oth
 class Waiter:
     """A claim that found nothing."""
 
-    __slots__ = ("claim", "deadline", "future", "limited", "queues", "serial", "served", "tenant")
+    __slots__ = (
+        "claim",
+        "deadline",
+        "foretold",
+        "future",
+        "limited",
+        "queues",
+        "serial",
+        "served",
+        "tenant",
+    )
 
     def __init__(
         self, claim: Claim, deadline: int, future: Prompt[Any], serial: int, limited: bool
@@ -33,6 +44,7 @@ class Waiter:
         self.future = future  # of what it is given, or None; unset once it has been told
         self.serial = serial
         self.limited = limited  # a rate has held it back, and that was counted
+        self.foretold: Single | None = None  # what it was told of, before it was given that
         self.served = False  # it has been given something, and is in line until it has heard of it
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from penstock.model.errors import BatchTooLarge
-from penstock.protocol.command import Answer, Request
+from penstock.model.job import JobOptions
+from penstock.protocol.command import Request
 from penstock.protocol.framing import HEADER, LARGEST, BadFrame, Frames, Message
+from penstock.protocol.short import SHORT
 from penstock.stores.forking import not_for_children
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ class Entry(msgspec.Struct, eq=False):
     """A request from the moment it is made until it is answered or nobody wants the answer."""
 
     number: int
-    frame: bytearray | None  # kept while it may have to be sent (again)
+    frame: bytes | bytearray | None  # kept while it may have to be sent (again)
     decode: Callable[[Message], Any]  # its answer
     future: Any  # of the answer; of joined pushes, the parcel
     repeat: bool
@@ -32,7 +34,18 @@ class Entry(msgspec.Struct, eq=False):
     sent: bool = False
     lost: int = 0  # how many times its answer was
     until: float = 0.0  # when it is refused, if there is no connection by then
-    late: Callable[[Answer], None] | None = None  # what to do with an unwanted answer
+    late: Callable[[Any], None] | None = None  # what to do with an unwanted answer
+    kind: "Kind | None" = None  # of a single job, which the frame says or names
+
+
+class Kind(msgspec.Struct, eq=False):
+    """What single jobs share that are pushed over a link, and its number on this connection."""
+
+    number: int
+    tenant: str
+    queue: str
+    options: tuple[JobOptions, ...]
+    known: bool = False  # to the server
 
 
 class Wire(asyncio.Protocol):
@@ -59,7 +72,10 @@ class Wire(asyncio.Protocol):
         try:
             message = frames.feed_alone(data) or frames.take()
             while message is not None:
-                link.hear(message)
+                if message[0] == SHORT:
+                    link.hear_short(message)
+                else:
+                    link.hear(message)
                 message = frames.take()
         except (BadFrame, msgspec.MsgspecError) as error:
             link.misunderstood(error)

@@ -11,7 +11,8 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from penstock.model.errors import PenstockError
-from penstock.model.store import Store
+from penstock.model.job import JobOptions
+from penstock.model.store import Pusher, Store
 from penstock.model.wrapper import FREQUENT, PUSH_ONE, Call, Wrapper
 from penstock.protocol.command import Figures
 from penstock.telemetry.meter import Histogram, Meter
@@ -35,6 +36,13 @@ class Operation:
         self.took = Histogram(CALL_BUCKETS_S)
         self.errors: defaultdict[str, int] = defaultdict(int)  # by code
 
+    def ended(self, began: float, error: BaseException | None = None) -> None:
+        seconds, took = perf_counter() - began, self.took
+        took.counts[bisect_left(took.bounds, seconds)] += 1
+        took.sum += seconds
+        if isinstance(error, Exception):  # and nobody's wish to stop
+            self.errors[error.code if isinstance(error, PenstockError) else UNEXPECTED] += 1
+
 
 class Telemetry(Wrapper):
     def __init__(self, store: Store, meter: Meter) -> None:
@@ -49,6 +57,17 @@ class Telemetry(Wrapper):
     def inner(self) -> Store:
         return self._inner
 
+    def pusher(
+        self,
+        tenant: str,
+        queue: str,
+        options: tuple[JobOptions, ...],
+        producer: str | None = None,
+        content: bytes | None = None,
+    ) -> Pusher | None:
+        push = self._inner.pusher(tenant, queue, options, producer, content)
+        return None if push is None else _timed_push(push, self.operations["push"])
+
     def figures(self, tenant: str) -> Figures:
         return self.meter.figures(tenant)
 
@@ -62,22 +81,33 @@ class Telemetry(Wrapper):
 
 def _timed(method: Callable[..., Call[T]], operation: Operation) -> Callable[..., Call[T]]:
     """The method, timed and counted. Bound once, it is one call between caller and store."""
-    took, errors = operation.took, operation.errors
-    bounds, counts = took.bounds, took.counts
+    ended = operation.ended
 
     async def call(*said: Any, **named: Any) -> T:
         began = perf_counter()
         try:
-            return await method(*said, **named)
-        except PenstockError as error:
-            errors[error.code] += 1
+            answer = await method(*said, **named)
+        except BaseException as error:
+            ended(began, error)
             raise
-        except Exception:
-            errors[UNEXPECTED] += 1
+        ended(began)
+        return answer
+
+    return call
+
+
+def _timed_push(push: Pusher, operation: Operation) -> Pusher:
+    """The same for pushes that are made at once."""
+    ended = operation.ended
+
+    def call(payload: bytes, sequence: int | None) -> int:
+        began = perf_counter()
+        try:
+            job_id = push(payload, sequence)
+        except BaseException as error:
+            ended(began, error)
             raise
-        finally:
-            seconds = perf_counter() - began
-            counts[bisect_left(bounds, seconds)] += 1
-            took.sum += seconds
+        ended(began)
+        return job_id
 
     return call

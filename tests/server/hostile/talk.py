@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from penstock.protocol.command import Encoding
+from penstock.protocol.short import push_frame
 from penstock.protocol.table import name_of
 from penstock.server.tcp import COMMANDS
 from tests.server.hostile.wire import Said, framed, message
@@ -99,8 +100,11 @@ _LENGTHS: Final = (0, 1, 3, 255, 65_536, 16 << 20, (16 << 20) + 1, 2**31, 2**32 
 class Scene:
     """What a conversation may be about, as the store knows it by now."""
 
-    def __init__(self, random: Random, ids: Sequence[int], leases: Sequence[str]) -> None:
+    def __init__(
+        self, random: Random, ids: Sequence[int], leases: Sequence[str], sequence: int = 0
+    ) -> None:
         self.random = random
+        self._sequence = sequence
         self._ids = ids or (1,)
         self._leases = leases or ("0" * 32,)
 
@@ -121,13 +125,19 @@ class Scene:
         return self.random.choice(self._leases)
 
     @property
+    def sequence(self) -> int:
+        """Of a push by short frames: mostly the next one of its producer."""
+        self._sequence += self.random.choice((0, 1, 1, 1, 1, 1, 2))
+        return self._sequence if self.random.random() < 0.98 else self.random.randrange(1 << 64)
+
+    @property
     def wait(self) -> int:
         return self.random.choice((0, 1, 60_000))
 
 
 # Requests in earnest, by name; a name that is missing here is said with fields at random.
 EARNEST: Final[dict[str, Callable[[Scene], Said]]] = {
-    "HELLO": lambda s: {"protocol": 1, "client": "x"},
+    "HELLO": lambda s: {"protocol": 1, "client": "x", "short": s.random.choice((None, True))},
     "PING": lambda s: {},
     "AUTH": lambda s: {"token": "pst_x"},
     "ABANDON": lambda s: {"request": s.random.randrange(5)},
@@ -192,6 +202,24 @@ def earnest(scene: Scene, encoding: Encoding) -> Said:
     if random.random() < 0.8:
         said["reqId"] = random.choice((random.randrange(100), "r"))
     return {"cmd": name, **said}
+
+
+def introduced(scene: Scene) -> list[Said]:
+    """What comes before short frames: both sides understand them, and there are kinds."""
+    one = {"payloads": [b"1"], "producer": "short", "content": bytes(16)}
+    kinds = [
+        {"cmd": "PUSHRUN", "queue": queue, "kind": kind, "sequence": scene.sequence, **one}
+        for kind, queue in enumerate(("q", "p"), 1)
+    ]
+    return [{"cmd": "HELLO", "short": True, "reqId": 0}, *kinds]
+
+
+def short(scene: Scene) -> bytes:
+    """One job of a kind that may have been said, hurt maybe."""
+    random = scene.random
+    payload = random.choice((b"1", b"[2]", b"", b"NaN", b"x" * 5_000))
+    frame = push_frame(random.choice((1, 1, 2, 3)), random.randrange(100), scene.sequence, payload)
+    return frame if random.random() < 0.8 else framed(_hurt(frame[4:], random))
 
 
 def _guess(scene: Scene, field: str) -> Any:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.kernel.codes import GONE
 from penstock.protocol.command import Encoding
 from tests.server.hostile.served import Served, serving
-from tests.server.hostile.talk import FIELDS, NAMES, Scene, earnest, spoilt
+from tests.server.hostile.talk import FIELDS, NAMES, Scene, earnest, introduced, short, spoilt
 from tests.server.hostile.wire import ENCODINGS, Client, Said, message, messages
 
 FRAMES: Final = 8  # of one conversation
@@ -37,7 +37,9 @@ def scene_of(server: Served, random: Random) -> Scene:
         for offset, code in enumerate(block.codes[:KNOWN])
         if code != GONE
     ]
-    return Scene(random, ids[-KNOWN:], list(kernel.leases)[-KNOWN:])
+    short = kernel.producers.get(("default", "short"))
+    before = 0 if short is None or short.next > 1 << 32 else short.next - 1
+    return Scene(random, ids[-KNOWN:], list(kernel.leases)[-KNOWN:], before)
 
 
 async def suffer(server: Served, said: bytes) -> list[Said]:
@@ -63,8 +65,16 @@ async def fuzz(seed: int, conversations: int) -> None:
         for number in range(conversations):
             encoding = random.choice(ENCODINGS)
             scene = scene_of(server, random)
+            for queue in ("q", "p") if random.random() < 0.3 else ():
+                await server.store.drain("default", queue)  # claims wait, and are told first
             said = [earnest(scene, encoding) for _ in range(FRAMES)]
-            sent = b"".join(spoilt(each, random, encoding) for each in said)
+            sent = b""
+            if encoding == "msgpack" and random.random() < 0.5:
+                sent = b"".join(message(each, encoding) for each in introduced(scene))
+            for each in said:
+                sent += spoilt(each, random, encoding)
+                if encoding == "msgpack" and random.random() < 0.5:
+                    sent += short(scene)
             if random.random() < 0.1:
                 sent = sent[: random.randrange(len(sent))]
             try:

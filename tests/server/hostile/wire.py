@@ -7,7 +7,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from penstock.model.job import JobOptions
 from penstock.protocol.command import Encoding
+from penstock.protocol.short import JOB, KINDS, SHORT, read_job, read_pushed
 
 PATIENCE_S: Final = 20.0  # for what must come; it is told, so it never takes that long
 CODECS: Final[dict[Encoding, Any]] = {"json": msgspec.json, "msgpack": msgspec.msgpack}
@@ -37,9 +39,22 @@ def messages(came: bytes) -> list[Said]:
         length = int.from_bytes(came[:4], "big")
         data, came = came[4 : 4 + length], came[4 + length :]
         assert len(data) == length, "a frame is cut short"
+        if data[0] == SHORT:
+            found.append(_short(data))
+            continue
         codec = msgspec.json if data[:1] == b"{" else msgspec.msgpack
         found.append(codec.decode(data))
     return found
+
+
+def _short(data: bytes) -> Said:
+    """What a short frame says, as far as one at length would."""
+    if data[1:2] == JOB:
+        kinds = {number: ("", (JobOptions(),)) for number in range(1, KINDS + 1)}
+        number, lease = read_job(data, kinds)
+        return {"ok": True, "reqId": number, "lease": lease.token}
+    number, first = read_pushed(data)
+    return {"ok": True, "reqId": number, "first": first}
 
 
 class Client:

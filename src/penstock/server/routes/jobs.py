@@ -44,6 +44,7 @@ class Chosen(Said, frozen=True, kw_only=True):
     tag: Tag | UnsetType = UNSET
     cursor: Cursor = 0
     limit: Limit = 100
+    newest: bool = False
 
 
 async def push(call: Call) -> PushedJobs:
@@ -157,6 +158,7 @@ async def list_jobs(call: Call) -> JobPage:
         state=None if chosen.state is UNSET else chosen.state,
         task=None if chosen.task is UNSET else chosen.task,
         tag=None if chosen.tag is UNSET else chosen.tag,
+        newest=chosen.newest,
     )
     return JobPage(jobs=tuple(map(JobRead.of, jobs)), cursor=cursor)
 
@@ -191,7 +193,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/queues/{queue}/jobs",
         handler=list_jobs,
-        doc="List jobs of a queue by ascending id, page by page.",
+        doc="List jobs of a queue by ascending id, or the newest first, page by page.",
         scope="see",
         query=Chosen,
         shown=JobPage,
