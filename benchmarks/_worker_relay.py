@@ -53,11 +53,11 @@ class Relay(asyncio.Protocol):
             else:
                 middle.worker.write(A_JOB)
             self._transport.write(bytes(PUSHED))
-        elif kind == IS_ACK:
-            self._transport.write(bytes(ACKED))
-        else:
+        elif kind == HELLO:
             middle.worker = self._transport
             self._transport.write(A_JOB * middle.waiting)
+        else:  # acknowledgements; many at once may be cut anywhere
+            self._transport.write(bytes(ACKED))
 
 
 class Client(asyncio.Protocol):
