@@ -1,6 +1,7 @@
 """A worker's process is scheduled in short slices, where the kernel knows of that."""
 
 import ctypes
+import errno
 import os
 import platform
 import subprocess
@@ -49,6 +50,20 @@ def one_that_was_told_otherwise_stays_so() -> None:
 @pytest.mark.parametrize("case", (a_nice_one_stays_so, one_that_was_told_otherwise_stays_so))
 def test_it_is_asked_for_once_and_changes_nothing_else(case: object) -> None:
     elsewhere(case.__name__)  # type: ignore[attr-defined]
+
+
+def test_a_c_library_that_makes_no_such_call_is_asked_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As musl's, which has the functions and no more."""
+
+    def stub(*_: object) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    before = attributes()
+    monkeypatch.setattr(os, "sched_getscheduler", stub)
+    assert not ask_for_short_slices()
+    assert attributes() == before
 
 
 def test_where_nobody_knows_of_it_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,11 @@ def ask_for_short_slices() -> bool:
     number = _SETATTR.get(platform.machine())
     if platform.system() != "Linux" or number is None:
         return False
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+    try:
+        if os.sched_getscheduler(0) != os.SCHED_OTHER:
+            return False
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+    except OSError:  # some C libraries know of the calls, and make none
         return False
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
     said = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
     return ctypes.CDLL(None).syscall(number, 0, said, 0) == 0  # type: ignore[no-any-return]
