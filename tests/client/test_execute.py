@@ -63,7 +63,7 @@ def run(app: Penstock, handler: Callable[..., Any], payload: bytes = b"{}", **op
         outcomes.append(outcome)
         del app.tasks[task.name]
     if awaited.arguments.context is None and not app.middleware:
-        unseen = app.executor.run_unseen(awaited, context(payload).job)
+        unseen = app.executor.run_unseen(awaited, "json", payload)
         outcomes.append(asyncio.run(unseen))
     for another in outcomes[1:]:
         assert summary(another) == summary(outcomes[0])

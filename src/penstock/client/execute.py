@@ -25,7 +25,7 @@ from penstock.client.soft import within
 from penstock.model.checks import check_error, kept_text
 from penstock.model.checks_values import MAX_NAME_BYTES
 from penstock.model.fingerprint import masked
-from penstock.model.job import Codec, Job, JobError
+from penstock.model.job import Codec, JobError
 
 if TYPE_CHECKING:
     from penstock.client.middleware import Middleware
@@ -122,13 +122,15 @@ class Executor:
             self._after(context, outcome, entered)
         return outcome
 
-    async def run_unseen(self, task: "Task[..., Any, Any]", job: Job) -> Outcome:
+    async def run_unseen(
+        self, task: "Task[..., Any, Any]", codec: Codec, payload: bytes
+    ) -> Outcome:
         """`prepare` and `run` in one, for an asynchronous handler that asks for no Context, in an app
         without middleware: nobody looks at the job, and nothing is made for that. Nearly all jobs
         go this way; one that comes to a worker at rest starts after half as many steps."""
         arguments = task.arguments
         try:
-            values = arguments.decode(job.options.codec, job.payload)
+            values = arguments.decode(codec, payload)
         except BadArguments as error:
             return self.failed(task, error)
         try:
@@ -213,6 +215,11 @@ def job_error(error: BaseException) -> JobError:
             trace="".join(lines),
         )
     )
+
+
+def broken(error: BaseException) -> Failed:
+    """Whoever ran it made a mistake; its jobs must still come to an end."""
+    return Failed(error=job_error(error))
 
 
 def _told(error: BaseException) -> tuple[str, str]:

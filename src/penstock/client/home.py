@@ -56,7 +56,7 @@ class Home:
         self._lock = threading.Lock()
         self._thread: _Thread | None = None
         self._opened: Future[Store] | None = None
-        self._store: Store | None = None  # once it is open
+        self.ready: Store | None = None  # the store, once it is open
         self._visits: dict[asyncio.AbstractEventLoop, AsyncIterator[None]] = {}  # of other loops
         self._workers = 0  # that run on it, and would end with it
         self._left_behind: Any = None  # by a fork: the other process's, and not to be let go of
@@ -66,11 +66,11 @@ class Home:
 
     def at_hand(self) -> Store | None:
         """The store, if it is open and the running loop has come to it before: nothing to wait for."""
-        return self._store if get_running_loop() in self._visits else None
+        return self.ready if get_running_loop() in self._visits else None
 
     async def store(self) -> Store:
         """The store, for use on the running loop."""
-        store = self._store
+        store = self.ready
         if store is not None:
             if asyncio.get_running_loop() not in self._visits:
                 await self._visited(store)
@@ -80,7 +80,7 @@ class Home:
         store = await asyncio.shield(asyncio.wrap_future(opened))
         with self._lock:
             if self._opened is opened:  # still
-                self._store = store
+                self.ready = store
         await self._visited(store)
         return store
 
@@ -203,7 +203,7 @@ class Home:
     def _end(self) -> "tuple[_Thread, Future[None]] | None":
         with self._lock:
             thread, opened = self._thread, self._opened
-            self._thread = self._opened = self._store = None
+            self._thread = self._opened = self.ready = None
             self._visits = {}
             _open.discard(self)
             if thread is None:
@@ -217,7 +217,7 @@ class Home:
         self._workers = 0
         if self._opened is not None or self._thread is not None:
             self._left_behind = (self._left_behind, self._thread, self._opened, self._visits)
-            self._thread = self._opened = self._store = None
+            self._thread = self._opened = self.ready = None
             self._visits = {}
 
 

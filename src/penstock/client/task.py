@@ -20,7 +20,7 @@ from penstock.client.said import in_words, iterable, some_time
 from penstock.client.sending import Sending
 from penstock.model.checks_values import check_bool, show
 from penstock.model.duration import Duration
-from penstock.model.errors import Invalid
+from penstock.model.errors import Invalid, Overloaded
 from penstock.model.job import MAX_BATCH
 from penstock.model.store import PushedRun
 
@@ -142,12 +142,19 @@ class Task(Generic[P, T, C]):
         plan = self.plan
         payload = arguments.encode(plan.job.codec, args, kwargs)
         home = app.home
-        if not plan.plain or (store := home.at_hand()) is None:
+        if not plan.plain or (store := home.ready) is None:
             return await self._send(plan, payload)
-        try:  # as `_send` would, without another coroutine that each push would go through
-            job_id = await store.push_one(home.tenant, plan.queue, payload, plan.options)
+        begun = store.push_begun(home.tenant, plan.queue, payload, plan.options)
+        if begun is None:
+            return await self._send(plan, payload)
+        try:  # as `_send` would, without other coroutines that each push would go through
+            job_id = await begun
         except Invalid as error:
             raise in_words(error) from None
+        except Overloaded as error:
+            if error.field != "producer":
+                raise
+            return await self._send(plan, payload)
         return PushedJob(home, job_id, "created", arguments.returns)
 
     def push(self, *args: P.args, **kwargs: P.kwargs) -> PushedJob[T]:

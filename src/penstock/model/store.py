@@ -17,7 +17,15 @@ What does not belong here: encodings (`protocol/`), metrics (`telemetry.py`), po
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final, Literal
 
 import msgspec
@@ -275,6 +283,13 @@ class Store(ABC):
             tenant, [run], producer=producer, sequence=sequence, content=content
         )
         return pushed.runs[0].first
+
+    def push_begun(
+        self, tenant: str, queue: str, payload: bytes, options: tuple[JobOptions, ...]
+    ) -> Awaitable[int] | None:
+        """`push_one` where that can be begun here and now: it is under way, and its id is what is
+        awaited. None: nothing was done. Overloaded for `producer` is for `push_one` to deal with."""
+        return None
 
     def pusher(
         self,

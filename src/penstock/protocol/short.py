@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from struct import Struct, error
 from typing import Final
 
-from penstock.model.job import JobOptions, Lease
+from penstock.model.job import JobOptions
 from penstock.protocol.framing import BadFrame, Message
-from penstock.protocol.runs import TOKEN, Single, lease_of_one
+from penstock.protocol.runs import TOKEN, Single
 
 SHORT: Final = 0xC1
 KINDS: Final = 64  # that are remembered on one connection, of pushes and of jobs given
@@ -72,8 +72,8 @@ def read_pushed(message: Message) -> tuple[int, int]:
     return request, job_id
 
 
-def read_job(message: Message, kinds: Mapping[int, JobKind]) -> tuple[int, Lease]:
-    """(request, lease) of a job that is given. Raises BadFrame."""
+def read_job(message: Message, kinds: Mapping[int, JobKind]) -> tuple[int, Single]:
+    """(request, job) of a job that is given. Raises BadFrame."""
     try:
         _, _, kind, request, job_id, created_at, expires_at, said = _job.unpack_from(message)
         token = said.decode("ascii")
@@ -86,7 +86,7 @@ def read_job(message: Message, kinds: Mapping[int, JobKind]) -> tuple[int, Lease
         raise BadFrame(f"{kind} is no kind that was said")
     queue, options = known
     payload = bytes(message[PAYLOAD_GIVEN:])
-    return request, lease_of_one(token, queue, expires_at, job_id, payload, options, created_at)
+    return request, Single(token, queue, expires_at, job_id, payload, options, created_at)
 
 
 def _cut() -> BadFrame:

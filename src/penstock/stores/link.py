@@ -22,13 +22,13 @@ from penstock.model.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.model.job import Lease
 from penstock.protocol.command import Answer, Request
 from penstock.protocol.framing import HEADER, KNOWN_LIMIT, LARGEST, BadFrame, Message
 from penstock.protocol.hearing import HEAD, TOLD, decoder_of, error_of, refused
 from penstock.protocol.native import Abandon, Ping, Welcome
 from penstock.protocol.native_look import Unwatch, Watch
 from penstock.protocol.native_push import PushRun, RunPushed
+from penstock.protocol.runs import Single
 from penstock.protocol.short import JOB, push_frame, read_job, read_pushed
 from penstock.stores.connecting import Connecting
 from penstock.stores.joining import Joined, Parcel
@@ -102,7 +102,7 @@ class Link(Connecting):
         # number is given twice.
         push.content = self._content
 
-    def push_at_once(self, kind: Kind, payload: bytes) -> "asyncio.Future[RunPushed] | None":
+    def push_at_once(self, kind: Kind, payload: bytes) -> "asyncio.Future[int] | None":
         """Have one plain job pushed, if nothing is ahead of it; None: something is, or there is no
         connection, and nothing was done.
 
@@ -129,9 +129,17 @@ class Link(Connecting):
             raise self._too_large(len(frame) - HEADER)
         self._sequence, self._number = sequence, number
         transport.write(frame)
-        future: asyncio.Future[RunPushed] = asyncio.Future(loop=self.loop)
+        future: asyncio.Future[int] = asyncio.Future(loop=self.loop)
         self._pending[number] = Entry(
-            number, frame, _decode_pushed, future, True, True, True, kind=kind
+            number,
+            frame,
+            _decode_pushed,
+            future,
+            True,
+            True,
+            True,
+            kind=kind,
+            said=(sequence, payload),
         )
         self._pushes = 1
         return future
@@ -338,7 +346,7 @@ class Link(Connecting):
                 pass
             else:
                 if answer.req_id == entry.number and answer.ok and not future.done():
-                    self.kinds.note(entry, answer)
+                    answer = self.kinds.note(entry, answer)
                     pending.clear()
                     self._pushes = 0
                     if type(future) is Parcel:
@@ -351,17 +359,16 @@ class Link(Connecting):
     def hear_short(self, message: Message) -> None:
         """The answer to a push, or to a claim, of one job. Told as `hear` does it: with others in
         flight, whoever waits goes on in the next turn."""
-        answer: RunPushed | Lease
+        answer: int | Single
         if message[1:2] == JOB:
             number, answer = read_job(message, self.kinds.given)
         else:
-            number, job_id = read_pushed(message)
-            answer = RunPushed(first=job_id, count=1)
+            number, answer = read_pushed(message)
         pending = self._pending
         entry = pending.get(number)
         if entry is None:
             return
-        if (entry.late if type(answer) is Lease else entry.kind) is None:
+        if (entry.kind if type(answer) is int else entry.late) is None:
             raise BadFrame("a short frame answers what it is no answer to")
         del pending[number]
         self._pushes -= entry.push
@@ -393,8 +400,7 @@ class Link(Connecting):
         # In hand until it is understood: whoever waits for it would hear nothing, if it is not.
         answer = error = None
         if head.ok:
-            answer = entry.decode(message)
-            self.kinds.note(entry, answer)
+            answer = self.kinds.note(entry, entry.decode(message))
         else:
             error = refused(message)
         del self._pending[number]

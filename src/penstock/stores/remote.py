@@ -51,13 +51,14 @@ from penstock.protocol import (
     native_push,
     native_work,
 )
-from penstock.protocol.runs import packed_plain, packed_run
+from penstock.protocol.runs import Single, packed_plain, packed_run
 from penstock.stores.forking import connects_anew
 from penstock.stores.joining import is_plain, joinable
 from penstock.stores.link import Link, Lost
 from penstock.stores.remote_managing import RemoteManaging, named_ids
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
+from penstock.stores.wire import Entry
 
 PATIENCE_S: Final = 30.0  # how long a call waits for a server that cannot be reached
 
@@ -174,11 +175,29 @@ class RemoteStore(RemoteManaging):
     ) -> int:
         if number is not UNNUMBERED:
             return await super().push_one(tenant, queue, payload, options, number)
+        answer = self.push_begun(tenant, queue, payload, options)
+        link, run = self._link(), run_of_one(queue, payload, options)
+        if answer is None:
+            checks.check_push(tenant, [run], None, None, None, "", None, None, contents=False)
+            answer = link.push_at_once(link.kinds.of(tenant, queue, options), payload)
+        if answer is None:
+            return (await link.joined.push(tenant, run)).runs[0].first
+        try:
+            return await answer
+        except Overloaded as error:
+            if error.field != "producer":
+                raise
+        request = native_push.PushRun(tenant=tenant, runs=(packed_plain(run),))
+        return (await self._unnumbered(link, request)).first  # type: ignore[no-any-return]
+
+    def push_begun(
+        self, tenant: str, queue: str, payload: bytes, options: tuple[JobOptions, ...]
+    ) -> Awaitable[int] | None:
+        # No coroutine, and the loop is asked for once: a caller at rest waits for each call here.
         link = self._links.get(get_running_loop())
         if link is None:
-            link = self._new_link()
-        kinds = link.kinds
-        kind = kinds.last
+            return None
+        kind = link.kinds.last
         if (
             kind is None
             or options is not kind.options
@@ -187,23 +206,10 @@ class RemoteStore(RemoteManaging):
             or type(payload) is not bytes
             or len(payload) > MAX_PAYLOAD
         ):
-            # What was said last, by the very same objects, need not be looked at again; what may be
-            # wrong with the payload alone is told by the server in the same words.
-            runs = [run_of_one(queue, payload, options)]
-            checks.check_push(tenant, runs, None, None, None, "", None, None, contents=False)
-            kind = kinds.of(tenant, queue, options)
-        answer = link.push_at_once(kind, payload)
-        if answer is None:
-            run = run_of_one(queue, payload, options)
-            return (await link.joined.push(tenant, run)).runs[0].first
-        try:
-            return (await answer).first
-        except Overloaded as error:
-            if error.field != "producer":
-                raise
-        run = run_of_one(queue, payload, options)
-        request = native_push.PushRun(tenant=tenant, runs=(packed_plain(run),))
-        return (await self._unnumbered(link, request)).first  # type: ignore[no-any-return]
+            return None
+        # What was said last, by the very same objects, need not be looked at again; what may be
+        # wrong with the payload alone is told by the server in the same words.
+        return link.push_at_once(kind, payload)
 
     async def _unnumbered(self, link: Link, request: native_push.PushRun) -> Any:
         """The server remembers as many producers as it can: ours has to do without."""
@@ -248,12 +254,49 @@ class RemoteStore(RemoteManaging):
         worker: str = "",
         wait_ms: int = 0,
     ) -> Lease | None:
+        link, entry = self._claiming(tenant, queues, n, lease_ms, worker, wait_ms)
+        # As `ask_waiting` does, without another coroutine that each lease would come through.
+        try:
+            answer = await entry.future
+            return answer.lease() if type(answer) is Single else answer.claimed()
+        except asyncio.CancelledError:
+            link.give_up(entry)
+            raise
+
+    async def claim_bare(
+        self,
+        tenant: str,
+        queues: Sequence[str],
+        n: int = 1,
+        *,
+        lease_ms: int | None = None,
+        worker: str = "",
+        wait_ms: int = 0,
+    ) -> Lease | Single | None:
+        """The same; one plain job that came in a short frame is left as it was said there."""
+        link, entry = self._claiming(tenant, queues, n, lease_ms, worker, wait_ms)
+        try:
+            answer = await entry.future
+            return answer if type(answer) is Single else answer.claimed()
+        except asyncio.CancelledError:
+            link.give_up(entry)
+            raise
+
+    def _claiming(
+        self,
+        tenant: str,
+        queues: Sequence[str],
+        n: int,
+        lease_ms: int | None,
+        worker: str,
+        wait_ms: int,
+    ) -> tuple[Link, Entry]:
         checks.check_tenant(tenant)
         checks.check_claim(queues, n, lease_ms, worker, wait_ms)
         link = self._link()
 
-        def give_back(answer: native_work.Claimed | Lease) -> None:
-            token = answer.token if isinstance(answer, Lease) else answer.lease
+        def give_back(answer: native_work.Claimed | Single) -> None:
+            token = answer.token if isinstance(answer, Single) else answer.lease
             if token is not None:
                 link.post(native_work.Release(tenant=tenant, lease=token))
 
@@ -265,15 +308,9 @@ class RemoteStore(RemoteManaging):
             worker=worker,
             wait_ms=wait_ms,
         )
-        # As `ask_waiting` does, without another coroutine that each lease would come through.
         entry = link.submit(request, repeat=True)
         entry.late = give_back
-        try:
-            answer = await entry.future
-            return answer if type(answer) is Lease else answer.claimed()
-        except asyncio.CancelledError:
-            link.give_up(entry)
-            raise
+        return link, entry
 
     async def ack(
         self,

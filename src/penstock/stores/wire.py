@@ -35,7 +35,8 @@ class Entry(msgspec.Struct, eq=False):
     lost: int = 0  # how many times its answer was
     until: float = 0.0  # when it is refused, if there is no connection by then
     late: Callable[[Any], None] | None = None  # what to do with an unwanted answer
-    kind: "Kind | None" = None  # of a single job, which the frame says or names
+    kind: "Kind | None" = None  # of a single job, which the frame says or names …
+    said: tuple[int, bytes] = (0, b"")  # … and what it has of its own: sequence and payload
 
 
 class Kind(msgspec.Struct, eq=False):

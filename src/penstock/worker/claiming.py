@@ -126,10 +126,8 @@ class Claimer:
                 self._complain(error)
                 await asyncio.sleep(self._again.pause_s())
                 continue
-            if answered and self._unanswered:
-                log.info("the store answers again")
-                self._unanswered = ""
-                self._again.answered()
+            if answered:
+                self._answered()
 
     async def _ask(self, room: int) -> bool:
         """Whether there was an answer. A task of its own, so that the claim can be taken back without
@@ -158,6 +156,7 @@ class Claimer:
         assert self._front is not None
         n = min(room, self._left(), MAX_BATCH)
         lease = await self._front.claim(
+            self._served,
             queues=self._shares.order(),
             n=n,
             lease_ms=self._lease_ms,
@@ -171,6 +170,12 @@ class Claimer:
                 async with asyncio.timeout(SETTLED_S):
                     await self._idle.wait()
         return lease
+
+    def _served(self, lease: Lease) -> list[str]:
+        """Of a claim behind which another has gone to the front by itself."""
+        self._answered()
+        self._shares.served(lease.queue, len(lease))
+        return self._shares.order()
 
     async def _claim(self, room: int) -> Lease | None:
         order = self._shares.order()
@@ -194,6 +199,12 @@ class Claimer:
             worker=self._worker,
             wait_ms=wait_ms,
         )
+
+    def _answered(self) -> None:
+        if self._unanswered:
+            log.info("the store answers again")
+            self._unanswered = ""
+            self._again.answered()
 
     def _complain(self, error: PenstockError) -> None:
         if self._unanswered != error.code:

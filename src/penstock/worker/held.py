@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.client.context import Context
-from penstock.client.execute import BatchOutcome, Failed, Outcome, job_error
+from penstock.client.execute import BatchOutcome, Outcome, broken
 from penstock.model.job import Job, Lease
 
 LEASE_MS: Final = 30_000  # of a claim for which neither worker nor job says a length
@@ -48,8 +48,7 @@ class Work(Struct, eq=False):
         return (self.job,)
 
     def broke(self, error: BaseException) -> None:
-        """Whoever ran it made a mistake; its jobs must still come to an end."""
-        self.outcome = Failed(error=job_error(error))
+        self.outcome = broken(error)
 
 
 class BatchWork(Work, kw_only=True, eq=False):
@@ -62,7 +61,7 @@ class BatchWork(Work, kw_only=True, eq=False):
         return len(self.ids)
 
     def broke(self, error: BaseException) -> None:
-        self.outcome = BatchOutcome(all=Failed(error=job_error(error)))
+        self.outcome = BatchOutcome(all=broken(error))
 
     def jobs(self) -> tuple[Job, ...]:
         """Cut out when a handler looks at them."""

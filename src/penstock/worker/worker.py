@@ -205,6 +205,7 @@ class _Life:
             settings.lease_ms,
             take=self.dispatch.take,
             adopt=self.dispatch.adopt,
+            follow=settings.max_jobs is None,
         )
 
     def _pool_of(self, task: Task[..., Any, Any]) -> Pool:

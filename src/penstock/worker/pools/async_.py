@@ -21,8 +21,11 @@ from penstock.client.execute import (
     BatchOutcome,
     Outcome,
     Prepared,
+    broken,
     gathered,
 )
+from penstock.client.task import Task
+from penstock.model.job import Codec
 from penstock.model.resuming import resumed
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
@@ -73,14 +76,15 @@ class AsyncPool:
             try:
                 if work.why is None and work.task.unseen and not self._watched:
                     # Nearly all of them: `_called` without the call of it.
-                    call = self._executor.run_unseen(work.task, work.job)
+                    job = work.job
+                    call = self._executor.run_unseen(work.task, job.options.codec, job.payload)
                 else:
                     call = self._called(work)
                 if call is not None:
                     context = copy_context()
                     awaited = context.run(call.send, None)
                     if begun is not None:
-                        self._tell_first(begun)
+                        self.tell_first(begun)
                         begun = None
                     work.handle = asyncio.current_task(self._loop)
                     self._begin_rest(left)
@@ -92,13 +96,47 @@ class AsyncPool:
             except BaseException as error:  # noqa: BLE001 - not the handler's: ours, or beside it
                 work.broke(error)
             if begun is not None:
-                self._tell_first(begun)
+                self.tell_first(begun)
                 begun = None
             self._ended(work)
             task = task or asyncio.current_task(self._loop)
             if task is not None and task.cancelling():  # by a handler, for itself alone
                 self._begin_rest(left)
                 return
+
+    def unseen(
+        self, task: Task[..., Any, Any], codec: Codec, payload: bytes
+    ) -> Coroutine[Any, Any, Outcome] | None:
+        """The call of one plain job, not begun, if nobody looks at it."""
+        if self._watched or not task.unseen:
+            return None
+        return self._executor.run_unseen(task, codec, payload)
+
+    async def run_alone(
+        self, call: Coroutine[Any, Any, Outcome], begun: Callable[[Outcome | None], Work]
+    ) -> None:
+        """As `run` with one of them, whose Work is made behind its first step: no job waits for that.
+        `begun` is given the outcome, where that step was the last."""
+        context = copy_context()
+        awaited, outcome = None, None
+        try:
+            awaited = context.run(call.send, None)
+        except StopIteration as done:
+            outcome = done.value
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - not the handler's: ours, or beside it
+            outcome = broken(error)
+        work = begun(outcome)
+        if outcome is None:
+            work.handle = asyncio.current_task(self._loop)
+            try:
+                work.outcome = await resumed(call, awaited, context.run)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - as above
+                work.broke(error)
+        self._ended(work)
 
     def _begin_rest(self, left: Iterator[Work]) -> None:
         rest = list(left)
@@ -129,7 +167,8 @@ class AsyncPool:
         if work.handle is not None:
             work.handle.cancel()
 
-    def _tell_first(self, begun: Callable[[], object]) -> None:
+    def tell_first(self, begun: Callable[[], object]) -> None:
+        """Of what has begun: before its end is told."""
         begun()
         if self._done:  # others have ended in this turn, and what has begun may end with them
             self._flushing.cancel()
