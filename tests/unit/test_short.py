@@ -11,8 +11,9 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
+from penstock.kernel.passing import passing
 from penstock.model.errors import Forbidden, Invalid, LeaseLost, PenstockError
-from penstock.model.job import JobOptions, Lease, Run
+from penstock.model.job import JobOptions, JobSpec, Lease, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.open import open_store
@@ -33,6 +34,7 @@ from penstock.protocol.short import (
     read_push,
     read_pushed,
 )
+from penstock.stores import claims
 from penstock.stores.payloads import Payloads
 from penstock.stores.remote import RemoteStore
 from penstock.stores.serving import Listener
@@ -86,12 +88,12 @@ def test_a_job_is_said_shortly_once_its_kind_was_told() -> None:
     assert int.from_bytes(frame[:4]) == len(frame) - 4
     assert frame[4] == SHORT
     known = {1: ("q", OPTIONS), 2: ("other", OPTIONS)}
-    assert read_job(frame[4:], known) == (5, single().lease())
+    assert read_job(frame[4:], known) == (5, single())
     equal = (JobOptions(task="mail"),)
     for other in (single(queue="other"), single(options=equal), single()):
         frame = kinds.frame(6, other)
         assert frame is not None
-        assert read_job(bytearray(frame[4:]), known) == (6, other.lease())
+        assert read_job(bytearray(frame[4:]), known) == (6, other)
     assert kinds.frame(8, single(options=(JobOptions(),))) is None
 
 
@@ -340,11 +342,72 @@ async def test_the_second_job_of_a_kind_comes_shortly() -> None:
             answer = msgspec.msgpack.decode(message)
             assert (answer["kind"], answer["queue"]) == (1, "q")
         else:
-            request, lease = read_job(message, {1: ("q", OPTIONS)})
-            (job,) = lease.jobs
-            assert (request, job.id, job.payload) == (number, number, b"[%d]" % number)
-            assert (job.created_at, lease.expires_at) == (rig.clock.now, rig.clock.now + 500)
-            assert list((await rig.store.ack("default", lease.token)).acked) == [number]
+            request, job = read_job(message, {1: ("q", OPTIONS)})
+            assert (request, job.job_id, job.payload) == (number, number, b"[%d]" % number)
+            assert (job.created_at, job.expires_at) == (rig.clock.now, rig.clock.now + 500)
+            assert list((await rig.store.ack("default", job.token)).acked) == [number]
+    await turns()
+    await rig.close()
+
+
+@looped
+async def test_a_kind_is_for_those_who_speak_short_frames() -> None:
+    """Refused before anything is pushed: whoever was answered by an error would push again."""
+    rig = Rig()
+    wire = rig.wire()
+    said = msgspec.json.encode(Hello(short=True, req_id=0))
+    pushed = msgspec.json.encode(PLAIN)
+    wire.connection.data_received(said + b"\n" + pushed + b"\n")
+    welcome, refusal = map(msgspec.json.decode, b"".join(wire.writes).splitlines())
+    assert welcome["short"] is False
+    assert (refusal["code"], refusal["field"]) == ("invalid", "kind")
+    assert await rig.store.queues("default") == []
+    await rig.close()
+
+
+LONG = JobOptions(task="mail", lease_ms=5_000, timeout_ms=60_000)
+
+
+@pytest.mark.parametrize(
+    "before",
+    (
+        [JobSpec(task="other")],
+        [JobSpec(task="other", timeout_ms=9), JobSpec()],
+        [JobSpec(delay_ms=50)],
+    ),
+)
+@looped
+async def test_what_other_jobs_of_its_block_are_does_not_keep_a_job_from_being_told(
+    before: list[JobSpec],
+) -> None:
+    rig = Rig()
+    producer, worker = await greeted(rig), await greeted(rig)
+    plain = msgspec.structs.replace(PLAIN, options=LONG)
+    producer.say(plain)
+    worker.say(Claim(queues=["q"], req_id=1))
+    await rig.store.push_jobs("default", "q", before)
+    rig.clock.advance(50)
+    worker.say(Claim(queues=["q"], n=9, req_id=2))
+    await turns()
+    told = []
+    for number in (3, 4):
+        worker.say(Claim(queues=["q"], wait_ms=HOUR, req_id=number))
+        worker.writes.clear()
+        position = rig.store.kernel.position
+        written = worker.write
+
+        def write(data: Any, written: Any = written, position: int = position) -> None:
+            told.append(rig.store.kernel.position - position)
+            written(data)
+
+        worker.write = write  # type: ignore[method-assign]
+        producer.connection.data_received(push_frame(7, number, number - 1, b"[%d]" % number))
+        worker.write = written  # type: ignore[method-assign]
+        (message,) = short_ones(worker)
+    assert told == [0, 0], "before anything was written down"
+    request, job = read_job(message, {1: ("q", (LONG,))})
+    assert (request, job.payload, job.expires_at) == (4, b"[4]", rig.clock.now + 5_000)
+    assert list((await rig.store.ack("default", job.token)).acked) == [job.job_id]
     await turns()
     await rig.close()
 
@@ -410,9 +473,33 @@ async def test_what_was_foretold_and_did_not_come_true_is_nobody_s(
     producer.connection.data_received(push_frame(7, 3, 2, b"[2]"))
     await turns()
     (message,) = short_ones(worker)
-    number, lease = read_job(message, {1: ("q", OPTIONS)})
-    assert (number, lease.ids, [job.payload for job in lease.jobs]) == (3, [2], [b"[2]"])
-    assert list((await rig.store.ack("default", lease.token)).acked) == [2]
+    number, job = read_job(message, {1: ("q", OPTIONS)})
+    assert (number, job.job_id, job.payload) == (3, 2, b"[2]")
+    assert list((await rig.store.ack("default", job.token)).acked) == [2]
+    await rig.close()
+
+
+@looped
+async def test_a_job_that_comes_otherwise_than_it_was_foretold_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is known that would bring it about: were there such a mistake, no ack of what was told
+    would end what was not."""
+    rig = Rig()
+    producer, worker = await greeted(rig), await greeted(rig)
+    producer.say(PLAIN)
+    worker.say(Claim(queues=["q"], req_id=1), Claim(queues=["q"], wait_ms=HOUR, req_id=2))
+    with monkeypatch.context() as wrong:
+        wrong.setattr(claims, "passing", lambda *said: passing(*said) + 7)
+        producer.connection.data_received(push_frame(7, 2, 2, b"[2]"))
+    assert producer.told()[-1]["code"] == PenstockError.code
+    await turns()
+    *_, told = worker.told()
+    with pytest.raises(LeaseLost):
+        await rig.store.ack("default", told["lease"])
+    lease = await rig.store.claim("default", ["q"])
+    assert lease is not None
+    assert [(job.id, job.payload, job.attempt) for job in lease.jobs] == [(2, b"[2]", 1)]
     await rig.close()
 
 
@@ -497,15 +584,22 @@ async def test_a_kind_that_was_refused_is_said_again() -> None:
 
 
 @looped
-async def test_kinds_beyond_the_bound_are_said_each_time() -> None:
+async def test_of_many_kinds_those_are_named_that_were_said_last() -> None:
     async with World() as world:
         await world.store.connect()
         said = overheard(world.store)
-        for _ in range(2):
-            for number in range(KINDS + 3):
-                await world.store.push_one("default", f"q{number}", b"1", OPTIONS)
-        expected = [False] * (KINDS + 3) + [True] * KINDS + [False] * 3
-        assert are_short(said) == expected
+        often = 0
+        for number in range(2 * KINDS):
+            for queue in ("often", f"q{number}"):
+                job_id = await world.store.push_one("default", queue, b"1", OPTIONS)
+                (job,) = await world.inner.get("default", [job_id])
+                assert job is not None and job.queue == queue
+            often += 1
+        assert are_short(said) == [False, False, *[True, False] * (often - 1)]
+        said.clear()
+        for number in (2 * KINDS - 1, 2 * KINDS - KINDS + 1, KINDS // 2):
+            await world.store.push_one("default", f"q{number}", b"1", OPTIONS)
+        assert are_short(said) == [True, True, False]
 
 
 @pytest.mark.parametrize("first", (True, False))

@@ -302,7 +302,7 @@ class Block:
             return side.ready_at
         return self.column_due(offset)
 
-    def _column(self, offset: int) -> int:
+    def said_due(self, offset: int) -> int:
         """What the push or the commit said of when the job is due; see `due_ms`."""
         if self.commits:
             for lo, hi, _, due in self.commits:
@@ -316,7 +316,7 @@ class Block:
 
     def column_due(self, offset: int) -> int:
         """As `due_at`, but as it was at the push or the commit."""
-        return abs(self._column(offset)) or self.created_at(offset)
+        return abs(self.said_due(offset)) or self.created_at(offset)
 
     def run_at(self, offset: int) -> int:
         """Not before this instant: as said, or when a retry is due; else when it was pushed."""
@@ -326,7 +326,7 @@ class Block:
                 return side.run_at
             if side.created_at is not None:  # it began anew: the column says what was before
                 return side.created_at
-        due = self._column(offset)
+        due = self.said_due(offset)
         return due if due > 0 else self.created_at(offset)
 
     def same_ready_until(self, offset: int) -> int:

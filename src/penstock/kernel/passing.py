@@ -47,14 +47,14 @@ def passing(
     ):
         return 0
     block = queue.open
-    if (
-        block is None
-        or options is not block.last_options
-        or block.timed
-        or block.due_ms
-        or block.commits
-        or block.code_of[block.last_index] < FIRST_CLASS
-    ):
+    if block is None or block.commits:
+        return 0
+    index = block.last_index
+    if options is not block.last_options:
+        index = block.option_index.get(options, -1)
+        if index < 0:
+            return 0
+    if block.code_of[index] < FIRST_CLASS:
         return 0
     producer, sequence, _ = number
     if producer is not None:

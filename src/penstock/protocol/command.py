@@ -44,7 +44,8 @@ class Session(ABC):
     encoding: Encoding  # of the request being answered, and of its answer
     frame_limit: int = 64 * 1024 * 1024  # bytes of one message, once it is known who speaks
     request_limit: int = 10_000  # in hand at once; what comes beyond is left unread
-    pushes: "dict[int, PushKind]"  # the kinds of single jobs that short frames name
+    # The kinds of single jobs that short frames name; None: there are no such frames here.
+    pushes: "dict[int, PushKind] | None" = None
     kinds: "JobKinds | None" = None  # … and of those given; None: short frames are not understood
 
     @abstractmethod

@@ -45,7 +45,7 @@ class Hello(Request, kw_only=True, tag="HELLO", omit_defaults=True):
         principal = session.principal if self.token is None else session.authenticate(self.token)
         if principal is NOBODY:
             raise not_accepted()
-        if self.short and session.encoding == "msgpack":
+        if self.short and session.pushes is not None:
             session.kinds = JobKinds()
         return Welcome(
             server=__version__,
@@ -53,7 +53,7 @@ class Hello(Request, kw_only=True, tag="HELLO", omit_defaults=True):
             tenant=principal.tenant,
             frame=session.frame_limit,
             requests=session.request_limit,
-            short=True,
+            short=session.pushes is not None,
         )
 
 

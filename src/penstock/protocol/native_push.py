@@ -87,12 +87,11 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
             principal.require("push", queue)
             number = (self.producer, self.sequence, self.content)
             options = the_same((self.options,))
-            if self.kind is not None:
-                self._check_kind()
+            kinds = None if self.kind is None else self._kinds(session)
             first = await session.store.push_one(tenant, queue, payloads[0], options, number)
-            if self.kind is not None:
+            if kinds is not None and self.kind is not None:
                 push = session.store.pusher(tenant, queue, options, self.producer, self.content)
-                session.pushes[self.kind] = PushKind(tenant, queue, options, number, push)
+                kinds[self.kind] = PushKind(tenant, queue, options, number, push)
             return RunPushed(first=first, count=1)
         if self.kind is not None:
             raise Invalid("stands for one job of which nothing but its options is said", "kind")
@@ -118,12 +117,16 @@ class PushRun(Native, kw_only=True, tag="PUSHRUN"):
         )
         return RunPushed.of(pushed)
 
-    def _check_kind(self) -> None:
+    def _kinds(self, session: Session) -> "dict[int, PushKind]":
+        """Where the kind is to be noted. Raises Invalid before anything is pushed."""
         assert self.kind is not None
+        if session.pushes is None:
+            raise Invalid("is for connections that speak MessagePack in frames", "kind")
         if not 1 <= self.kind <= KINDS:
             raise Invalid(f"is {self.kind}, not from 1 to {KINDS}", "kind")
         if self.producer is None or self.content is None:
             raise Invalid("is for pushes that are numbered: say producer and content", "kind")
+        return session.pushes
 
     def _alike(self) -> Run:
         if self.queue is None or self.payloads is None:

@@ -23,8 +23,7 @@ class Claimed(Answer, kw_only=True):
     queue: str | UnsetType = UNSET
     expires_at: int | UnsetType = UNSET  # wall clock of the store
     runs: tuple[ClaimedJobs, ...] = ()
-    # The number by which short frames on this connection name its queue and options from now on.
-    kind: int | UnsetType = UNSET
+    kind: int | UnsetType = UNSET  # by which short frames name its queue and options from now on
 
     @classmethod
     def of(cls, lease: Lease | None) -> "Claimed":

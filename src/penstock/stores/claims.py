@@ -191,7 +191,7 @@ class Claims:
         job_id = passing(engine.kernel, claim, queue, options[0], number, now, elapsed)
         if not job_id:
             return None
-        lease_ms = claim.lease_ms or LEASE_MS
+        lease_ms = claim.lease_ms or options[0].lease_ms or LEASE_MS
         single = Single(claim.token, queue, now + lease_ms, job_id, payload, options, now)
         if not future.ahead(single):
             return None
@@ -217,7 +217,10 @@ class Claims:
             ((waiter, given),) = served
             future = waiter.future
             if waiter.foretold is not None:
-                assert given == waiter.foretold.lease(), "a job comes as it was foretold"
+                if given != waiter.foretold.lease():
+                    self.eat_words(waiter.tenant, given.queue)
+                    self._take_back(given, waiter.claim)
+                    raise RuntimeError("a job does not come as it was foretold")
             elif future.ahead is not None:
                 future.ahead(given)
             self._leave(waiter)

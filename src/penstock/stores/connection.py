@@ -307,6 +307,7 @@ class Connection(Answering):
         except BadFrame as bad:
             self._end_of(bad)
             return
+        assert face.pushes is not None, "of MessagePack"
         known = face.pushes.get(kind)
         if known is None:
             self._greeted = True

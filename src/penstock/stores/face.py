@@ -29,7 +29,7 @@ class Face(Session):
         self.principal = connection.principal
         self.frame_limit = connection.listener.limits.frame_bytes
         self.request_limit = connection.listener.limits.requests
-        self.pushes = {}
+        self.pushes = {} if encoding == "msgpack" else None
 
     def authenticate(self, token: str) -> Principal:
         return self._connection.authenticate(token)

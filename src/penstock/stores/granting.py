@@ -45,7 +45,7 @@ def lease_at_once(kernel: Kernel, record: LeaseRecord, chunks: Chunks) -> Lease:
         or held.hi - offset > 1
         or offset in block.sides
         or block.commits
-        or block.due_ms
+        or (block.due_ms and block.said_due(offset) > 0)
     ):
         return lease_of(grant_of(kernel, record), chunks)
     # One plain job, as an idle worker is given: `read.cuts` says what this means.
