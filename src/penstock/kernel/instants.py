@@ -3,7 +3,7 @@
 The kernel keeps no record of them beside the jobs that they are. One is known by the key that it
 was pushed with, `{name}/{config hash}/{instant}`, so that nothing can be left behind that no job
 stands for. Finding them is one pass over the keyed jobs of their queue: 0.6 ms for 10,000, 12 ms for
-100,000. A refresh nearly always does without.
+100,000. A refresh nearly always does without. Each that leaves takes 5 µs more, in the same turn.
 
 Those of a cron that the store plans (`crons.py`) may have the same name and are not among them.
 """
