@@ -87,18 +87,37 @@ def test_the_newest_jobs_of_all_queues_come_by_the_instant_of_their_push(cli: Cl
             clock.advance(1_000)
             await store.push_jobs("default", queue, [JobSpec(payload=b"%d" % number)])
 
-    def payloads(*words: object) -> list[int]:
-        page = cli.json("jobs", "ls", "--newest", *words)
-        assert page["cursor"] is None
-        return [job["payload"] for job in page["jobs"]]
-
     beforehand(fill, clock)
-    assert payloads() == [5, 4, 3, 2, 1, 0]
-    assert cli.told == ""
-    assert payloads("--limit", 3) == [5, 4, 3]
-    assert cli.told == "there are more: say a higher --limit, or a QUEUE\n"
-    cli("jobs", "ls", "--newest", "--cursor", 5, code=2)
-    assert cli.told == "--cursor: goes with --newest in one queue only: say which\n"
+    for limit in range(1, 8):
+        found: list[int] = []
+        cursor: int | None = 0
+        while cursor is not None:
+            page = cli.json("jobs", "ls", "--newest", "--limit", limit, "--cursor", cursor)
+            assert cli.told == ""
+            found += [job["payload"] for job in page["jobs"]]
+            cursor = page["cursor"]
+        assert found == [5, 4, 3, 2, 1, 0]
+    cli("jobs", "ls", "--newest", "--limit", 3)
+    assert cli.told == "there are more: --cursor 4097\n"
+    cli("jobs", "ls", "--newest", "--cursor", 999, code=2)
+    assert cli.told == "--cursor: job 999 is not known, or no longer: begin without it\n"
+
+
+def test_jobs_of_one_instant_are_listed_once_each_the_newest_first(cli: Cli) -> None:
+    async def fill(store: Store) -> None:
+        for queue in "abcab":
+            await store.push_jobs("default", queue, [JobSpec()] * 2)
+
+    beforehand(fill, ManualClock())
+    whole = ids(cli.json("jobs", "ls", "--newest"))
+    assert sorted(whole) == ids(cli.json("jobs", "ls"))
+    found: list[int] = []
+    cursor: int | None = 0
+    while cursor is not None:
+        page = cli.json("jobs", "ls", "--newest", "--limit", 3, "--cursor", cursor)
+        found += ids(page)
+        cursor = page["cursor"]
+    assert found == whole
 
 
 def test_a_listing_for_people_has_no_colour_and_cuts_nothing_where_it_is_piped(cli: Cli) -> None:
