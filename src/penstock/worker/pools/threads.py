@@ -110,7 +110,7 @@ class ThreadPool:
             self._seats.append(seat)
             seat.thread.start()
         for work in works:
-            soft_ms = work.task.soft_timeout_ms
+            soft_ms = work.task.plan.soft_timeout_ms
             if soft_ms is not None and not work.task.is_async:
                 self._timers[work] = self._home.call_later(soft_ms / 1_000, self._time_out, work)
             self._inbox.put(work)
