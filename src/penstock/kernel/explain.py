@@ -18,7 +18,6 @@ from penstock.kernel.codes import (
     SCHEDULED,
     STATES,
 )
-from penstock.kernel.limits import Meter
 from penstock.model.lifecycle import State
 from penstock.model.store import Explanation
 
@@ -157,7 +156,7 @@ def _turn(kernel: "Kernel", block: Block, offset: int, ahead: int) -> int:
     """
     queue = block.queue
     assert queue.meter is not None
-    meter = Meter(queue.meter.rate, queue.meter.arrival)
+    meter = queue.meter.ahead()
     lag = kernel.elapsed - kernel.now  # the meter goes by the time that passes
     at, due = kernel.now, max(block.due_at(offset), kernel.now)
     before, behind = ahead, queue.counts[READY] - ahead
