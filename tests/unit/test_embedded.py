@@ -394,6 +394,32 @@ def test_a_prediction_counts_a_committed_bulk_as_one_stretch() -> None:
     on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
 
 
+def test_jobs_of_committed_bulks_are_counted_as_they_are_served() -> None:
+    clock, draw = ManualClock(), Random(1)
+
+    async def scenario(store: EmbeddedStore) -> None:
+        bulks = [(await store.open_bulk(T)).bulk for _ in range(2)]
+        kinds = tuple(
+            JobOptions(priority=rank, tags=tags) for rank in (0, 5) for tags in ((), ("x",))
+        )
+        for n in (7, 40, 4, 25, 9):
+            of = [draw.randrange(len(kinds)) for _ in range(n)]
+            run = Run(
+                queue="q", data=b"1" * n, ends=list(range(1, n + 1)), options=kinds, option_of=of
+            )
+            await store.push(T, [run], bulk=draw.choice(bulks))
+            await store.push_jobs(T, "q", [JobSpec(priority=draw.choice((0, 5)))] * 2)
+            clock.advance(draw.choice((0, 1)))
+        for bulk in bulks:
+            await store.commit_bulk(T, bulk)
+        jobs = (await store.find(T, "q", limit=1_000)).jobs
+        ahead = {job.id: (await store.explain(T, job.id)).ahead for job in jobs}
+        lease = held(await store.claim(T, ["q"], n=1_000))
+        assert {job.id: place for place, job in enumerate(lease.jobs)} == ahead
+
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
 def test_a_job_that_was_edited_counts_apart_from_its_neighbours() -> None:
     clock = ManualClock()
 

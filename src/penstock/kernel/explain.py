@@ -185,7 +185,7 @@ def _coming(queue: "Queue", block: Block, offset: int, due: int) -> dict[int, tu
         at = codes.find(SCHEDULED)
         if at < 0:
             continue
-        stretches = _Stretches(other)
+        stretches = _Stretches(other, offset if other is block else None)
         left -= stretches.effort
         each = 1 + len(other.commits) // EFFORT  # all are looked at for the instant
         while at >= 0:
@@ -193,36 +193,33 @@ def _coming(queue: "Queue", block: Block, offset: int, due: int) -> dict[int, tu
                 return found
             left -= each
             until = stretches.end(at)
-            if other is block and at <= offset < until:  # a stretch ends before the job itself
-                until = offset if at < offset else offset + 1
-            if other is not block or at != offset:
-                rank, count = _rank(other, at), codes.count(SCHEDULED, at, until)
-                instant = abs(rank[2])
-                better, worse = found.get(instant, (0, 0))
-                if rank < mine:
-                    found[instant] = better + count, worse
-                elif instant < due:
-                    found[instant] = better, worse + count
+            rank, count = _rank(other, at), codes.count(SCHEDULED, at, until)
+            instant = abs(rank[2])
+            better, worse = found.get(instant, (0, 0))
+            if rank < mine:
+                found[instant] = better + count, worse
+            elif instant < due:
+                found[instant] = better, worse + count
             at = codes.find(SCHEDULED, until)
     return found
 
 
 class _Stretches:
-    """Where stretches of a block end whose scheduled jobs nothing but their ids ranks apart."""
+    """Where stretches of a block end whose jobs in one state nothing but their ids ranks apart: all
+    of one are served before a job, or behind it. That job, if it is here, is one of its own."""
 
     __slots__ = ("_block", "_cuts", "_ranks", "effort")
 
-    def __init__(self, block: Block) -> None:
-        cuts = sorted(block.sides)
-        for lo, hi, _, _ in block.commits:
-            cuts += lo, hi
-        if block.commits:
-            cuts.sort()
+    def __init__(self, block: Block, apart: int | None) -> None:
+        cuts = [*block.sides, *_committed(block)]
+        if apart is not None:
+            cuts += apart, apart + 1
+        cuts.sort()
         self._block = block
         self._cuts = cuts
         self._ranks = _ranks(block) if len(block.options) > 1 else None
         wide = 0 if isinstance(block.opts, bytearray) else len(block.opts)
-        self.effort = (len(cuts) + len(block.options) + wide) // EFFORT
+        self.effort = (len(cuts) + len(block.commits) + len(block.options) + wide) // EFFORT
 
     def end(self, at: int) -> int:
         block, cuts, ranks = self._block, self._cuts, self._ranks
@@ -237,6 +234,19 @@ class _Stretches:
             alike = ranks[at:until]
             until -= len(alike.lstrip(alike[:1]))
         return until
+
+
+def _committed(block: Block) -> list[int]:
+    """Where jobs begin, and end, that were committed to be due at one instant."""
+    cuts: list[int] = []
+    before = -1
+    for lo, hi, _, due in sorted(block.commits):
+        if cuts and cuts[-1] == lo and before == due:
+            cuts[-1] = hi
+        else:
+            cuts += lo, hi
+        before = due
+    return cuts
 
 
 _OTHERS: Final = 255  # priorities beyond so many in one block: each job of them is a stretch
@@ -271,7 +281,8 @@ def _next(queue: "Queue") -> int | None:
 def _ahead(queue: "Queue", block: Block, offset: int) -> int:
     """Ready jobs of the queue with a better rank. The turns of groups are not played through.
 
-    Jobs in order are counted by stretches of bytes; the few that are not, one by one.
+    Jobs in order are counted by stretches of bytes; the others as they lie, those with a side, which
+    are few in most queues, one by one.
     """
     mine = _rank(block, offset)
     priority, ready, job_id = block.priority_of(offset), block.due_at(offset), block.base + offset
@@ -284,12 +295,16 @@ def _ahead(queue: "Queue", block: Block, offset: int) -> int:
                 ahead += codes.count(code)
             elif theirs == priority and not lifo:
                 ahead += _before(other, code, ready, job_id)
+        stretches: _Stretches | None = None
         for code in (LATE, GROUPED, LIFO):
             at = codes.find(code)
             while at >= 0:
+                if stretches is None:
+                    stretches = _Stretches(other, offset if other is block else None)
+                until = stretches.end(at)
                 if _rank(other, at) < mine:
-                    ahead += 1
-                at = codes.find(code, at + 1)
+                    ahead += codes.count(code, at, until)
+                at = codes.find(code, until)
     return ahead
 
 
