@@ -40,6 +40,8 @@ def test_dead_letters_are_listed_with_their_errors(dead: Cli) -> None:
     said = dead("dead", "ls", "-n", 4)
     assert re.search(r"1 +emails .* rejected +LookupError: user 1 is gone", said)
     assert dead.told.startswith("there are more: --cursor ")
+    newest = dead.json("dead", "ls", "emails", "--newest", "-n", 2)
+    assert ([job["id"] for job in newest["jobs"]], newest["cursor"]) == ([4, 3], 2)
 
 
 def test_dead_letters_are_grouped_by_what_they_died_of(dead: Cli) -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from penstock.model.job import JobSpec, LogLine
+from penstock.model.job import JobError, JobSpec, LogLine
 from penstock.model.store import Store
 from penstock.stores.clock import ManualClock
 from tests.cli.cli import Cli, beforehand
@@ -87,18 +87,37 @@ def test_the_newest_jobs_of_all_queues_come_by_the_instant_of_their_push(cli: Cl
             clock.advance(1_000)
             await store.push_jobs("default", queue, [JobSpec(payload=b"%d" % number)])
 
-    def payloads(*words: object) -> list[int]:
-        page = cli.json("jobs", "ls", "--newest", *words)
-        assert page["cursor"] is None
-        return [job["payload"] for job in page["jobs"]]
-
     beforehand(fill, clock)
-    assert payloads() == [5, 4, 3, 2, 1, 0]
-    assert cli.told == ""
-    assert payloads("--limit", 3) == [5, 4, 3]
-    assert cli.told == "there are more: say a higher --limit, or a QUEUE\n"
-    cli("jobs", "ls", "--newest", "--cursor", 5, code=2)
-    assert cli.told == "--cursor: goes with --newest in one queue only: say which\n"
+    for limit in range(1, 8):
+        found: list[int] = []
+        cursor: int | None = 0
+        while cursor is not None:
+            page = cli.json("jobs", "ls", "--newest", "--limit", limit, "--cursor", cursor)
+            assert cli.told == ""
+            found += [job["payload"] for job in page["jobs"]]
+            cursor = page["cursor"]
+        assert found == [5, 4, 3, 2, 1, 0]
+    cli("jobs", "ls", "--newest", "--limit", 3)
+    assert cli.told == "there are more: --cursor 4097\n"
+    cli("jobs", "ls", "--newest", "--cursor", 999, code=2)
+    assert cli.told == "--cursor: job 999 is not known, or no longer: begin without it\n"
+
+
+def test_jobs_of_one_instant_are_listed_once_each_the_newest_first(cli: Cli) -> None:
+    async def fill(store: Store) -> None:
+        for queue in "abcab":
+            await store.push_jobs("default", queue, [JobSpec()] * 2)
+
+    beforehand(fill, ManualClock())
+    whole = ids(cli.json("jobs", "ls", "--newest"))
+    assert sorted(whole) == ids(cli.json("jobs", "ls"))
+    found: list[int] = []
+    cursor: int | None = 0
+    while cursor is not None:
+        page = cli.json("jobs", "ls", "--newest", "--limit", 3, "--cursor", cursor)
+        found += ids(page)
+        cursor = page["cursor"]
+    assert found == whole
 
 
 def test_a_listing_for_people_has_no_colour_and_cuts_nothing_where_it_is_piped(cli: Cli) -> None:
@@ -217,7 +236,18 @@ def test_explain_tells_of_the_rate_that_a_delayed_job_will_wait_for(cli: Cli) ->
     assert cli("jobs", "explain", 1).endswith(", if a worker is free\n")
     said = cli("jobs", "explain", 2)
     assert "it can start in 1d" in said
-    assert "at the earliest: the rate of its queue lets those before it start first" in said
+    assert "at the earliest: before that the rate of its queue has no token for it" in said
+
+
+def test_explain_speaks_of_nobody_before_a_delayed_job_that_only_waits_for_a_token(
+    cli: Cli,
+) -> None:
+    cli("push", "q", "1")
+    cli("queues", "limit", "q", "--rate", "1/d")
+    cli.lease("q")
+    cli("push", "q", "2", "--delay", "1h")
+    said = cli("jobs", "explain", 2)
+    assert "at the earliest: before that the rate of its queue has no token for it" in said
 
 
 def test_explain_says_that_a_job_was_put_off_by_whoever_had_it(cli: Cli) -> None:
@@ -231,9 +261,24 @@ def test_explain_says_that_a_job_was_put_off_by_whoever_had_it(cli: Cli) -> None
 
     beforehand(put_off)
     line = "  its run_at lies ahead"
-    said = f"{line}; it was claimed and given back: penstock jobs logs 1 may say why\n"
+    said = f"{line}; it was claimed and came back: penstock jobs logs 1 may say why\n"
     assert said in cli("jobs", "explain", 1)
     assert f"{line}\n" in cli("jobs", "explain", 2)
+
+
+def test_explain_says_that_a_job_failed_and_was_redriven(cli: Cli) -> None:
+    async def redriven(store: Store) -> None:
+        await store.push_jobs("default", "q", [JobSpec(max_attempts=1)])
+        lease = await store.claim("default", ["q"])
+        assert lease is not None
+        await store.fail("default", lease.token, error=JobError(kind="Boom", message="it broke"))
+        await store.redrive("default", "q")
+        await store.edit("default", 1, delay_ms=60_000)
+
+    beforehand(redriven)
+    assert "  its run_at lies ahead; it failed with Boom and was redriven\n" in cli(
+        "jobs", "explain", 1
+    )
 
 
 def test_explain_names_the_limit_the_group_and_the_dependency(cli: Cli) -> None:

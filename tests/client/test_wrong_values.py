@@ -198,9 +198,11 @@ def test_a_soft_timeout_that_would_never_come_is_refused_where_it_is_declared(
     refused(lambda: app.task(timeout="30s", soft_timeout=soft), "soft_timeout", says)
     with Penstock("memory://", timeout="30s") as short:
         refused(lambda: short.task(soft_timeout=soft), "soft_timeout", says)
-        assert short.task(timeout="1m", soft_timeout=soft)(generous).soft_timeout_ms
-        assert short.task(timeout=None, soft_timeout=soft, name="other")(generous).soft_timeout_ms
-    assert app.task(timeout="30s", soft_timeout="29999ms")(generous).soft_timeout_ms == 29_999
+        assert short.task(timeout="1m", soft_timeout=soft)(generous).plan.soft_timeout_ms
+        assert short.task(timeout=None, soft_timeout=soft, name="other")(
+            generous
+        ).plan.soft_timeout_ms
+    assert app.task(timeout="30s", soft_timeout="29999ms")(generous).plan.soft_timeout_ms == 29_999
 
 
 @pytest.mark.parametrize("timeout", ["25s", "1s"])

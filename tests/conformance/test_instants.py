@@ -136,6 +136,38 @@ async def test_what_somebody_was_given_stays(h: Harness) -> None:
     assert released.created == 0  # its key is kept
 
 
+async def redriven(h: Harness, *, discarded: bool = False) -> int:
+    """One of the first config that died and was brought back, behind a second that was delivered."""
+    (job_id,) = (await put(h, ONE, 0)).ids
+    if discarded:
+        await h.cancel(job_id, discard=True)
+    else:
+        await h.fail(await h.lease("q"), dead=True)
+    await put(h, TWO, 0, payload=b"2")
+    assert await taken(h) == [b"2"]
+    assert (await h.store.redrive(h.name, "q")).ids == (job_id,)
+    return job_id
+
+
+@pytest.mark.parametrize("discarded", [False, True])
+async def test_what_was_redriven_stays(h: Harness, discarded: bool) -> None:
+    job_id = await redriven(h, discarded=discarded)
+    before = await h.job(job_id)
+    assert (await put(h, TWO, 1)).removed == 0
+    assert await h.store.drop_instants(h.name, "q", "c", ONE) == 0
+    await h.restart()
+    assert (await put(h, ONE)).removed == 1  # what the second config has put
+    assert await h.job(job_id) == before
+    assert await h.claimed("q", 9) == [job_id]
+
+
+@pytest.mark.parametrize("discarded", [False, True])
+async def test_what_was_redriven_ends_no_later_config(h: Harness, discarded: bool) -> None:
+    await redriven(h, discarded=discarded)
+    assert (await put(h, TWO, 1, refresh=True)).created == 1
+    assert (await put(h, TWO, 2, refresh=True)).created == 1
+
+
 async def test_a_run_without_jobs_only_removes(h: Harness) -> None:
     await put(h, ONE, 1, 2)
     assert await put(h, ONE) == PushedInstead((), 0)

@@ -166,11 +166,12 @@ def stands(world: World, job: OracleJob) -> bool:
 
 
 def instants_of(world: World, tenant: str, queue: str, name: str) -> list[tuple[OracleJob, str]]:
-    """Those that nobody has been given and that no cron planned, by id, with their configs."""
+    """Those that nobody has been given, nor brought back, and that no cron planned, by id, with
+    their configs."""
     found = []
     for job in sorted(world.of_queue(tenant, queue), key=lambda job: job.id):
-        waits = job.state in (State.SCHEDULED, State.READY, State.BLOCKED) and not job.claimed
-        if not waits or job.planned:
+        waits = job.state in (State.SCHEDULED, State.READY, State.BLOCKED)
+        if not waits or job.claimed or job.redriven or job.planned:
             continue
         try:
             whose, config, _ = schedule.parse_key(job.said.keys[0].key if job.said.keys else "")

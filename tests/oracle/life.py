@@ -26,7 +26,7 @@ def begin(world: World, job: OracleJob, version: Version, *, at: int, said_at: i
     job.waiting = None
     job.priority = version.options.priority
     job.attempt = 0
-    job.claimed = job.owns_slot = False
+    job.claimed = job.redriven = job.owns_slot = False
     job.errors = ()
     job.logs = ()
     job.progress = job.progress_message = job.result = job.result_codec = None

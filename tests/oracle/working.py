@@ -336,7 +336,7 @@ def redrive(
         job.dead_reason = job.finished_at = None
         job.outlived = False
         job.attempt = 0
-        job.claimed = False
+        job.claimed, job.redriven = False, True
         job.ttl_ends = None
         job.run_at = world.now
         life.make_ready(world, job, world.now)

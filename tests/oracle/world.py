@@ -56,6 +56,7 @@ class OracleJob:
     priority: int = 0
     attempt: int = 0
     claimed: bool = False  # this version, ever
+    redriven: bool = False  # likewise
     owns_slot: bool = False  # of its group, in backoff
     unmet: frozenset[int] = frozenset()  # dependencies still to end
     waited_for: frozenset[int] = frozenset()  # every dependency that it had since it began

@@ -297,7 +297,7 @@ def test_under_a_rate_jobs_that_are_due_later_start_when_it_was_predicted(seed: 
     clock, draw = ManualClock(), Random(seed)
 
     async def scenario(store: EmbeddedStore) -> None:
-        limits = Limits(rate=Rate(tokens=5, burst=draw.randint(1, 3)))
+        limits = Limits(rate=Rate(tokens=draw.choice((5, 7, 300)), burst=draw.randint(1, 3)))
         await store.configure(T, "q", QueueConfig(limits=limits))
         delays = [0, 0, 0, 400, 600, 600, 1_000, 1_001, 2_500, 9_000]
         for _ in range(12):
@@ -345,6 +345,96 @@ def test_a_prediction_counts_only_so_many_delayed_jobs_and_is_too_early_beyond()
         (last,) = (await store.push_jobs(T, "r", [JobSpec(delay_ms=6)])).ids
         assert (await store.explain(T, last)).start_at == clock.now_ms() + 5 + 20_000 * 1_000
         assert (await store.explain(T, last - 5)).start_at == clock.now_ms() + 5 + 19_995 * 1_000
+
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
+PLAIN = JobSpec(delay_ms=5)
+MIXED = {
+    "other tags": [PLAIN, JobSpec(delay_ms=5, tags=("x",))],
+    "many tags": [JobSpec(delay_ms=5, tags=(str(n),)) for n in range(300)],
+    "another priority": [*[PLAIN] * 99, JobSpec(delay_ms=5, priority=1)],
+    "many priorities": [
+        each for n in range(300) for each in [JobSpec(delay_ms=5, priority=n)] * 20
+    ],
+}
+
+
+@pytest.mark.parametrize("what", MIXED)
+def test_a_prediction_counts_jobs_by_stretches_whatever_lies_between(what: str) -> None:
+    clock = ManualClock()
+
+    async def scenario(store: EmbeddedStore) -> None:
+        jobs = (MIXED[what] * DELAYED)[: 2 * DELAYED]
+        await store.configure(T, "q", QueueConfig(limits=Limits(rate=Rate(tokens=1))))
+        await store.push_jobs(T, "q", jobs)
+        (last,) = (await store.push_jobs(T, "q", [JobSpec(delay_ms=6, priority=-1)])).ids
+        assert (await store.explain(T, last)).start_at == clock.now_ms() + 5 + len(jobs) * 1_000
+
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
+def test_a_prediction_counts_a_committed_bulk_as_one_stretch() -> None:
+    clock = ManualClock()
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.configure(T, "q", QueueConfig(limits=Limits(rate=Rate(tokens=1))))
+        bulk = (await store.open_bulk(T)).bulk
+        n = 2 * DELAYED
+        run = Run(queue="q", data=b"1" * n, ends=list(range(1, n + 1)), delay_ms=5)
+        await store.push(T, [run], bulk=bulk)
+        await store.push_jobs(T, "q", [PLAIN] * 10)
+        clock.advance(3)
+        await store.commit_bulk(T, bulk)
+        (last,) = (await store.push_jobs(T, "q", [JobSpec(delay_ms=6)])).ids
+        # Ten are due three milliseconds before those of the bulk.
+        predicted = clock.now_ms() + 2 + (n + 10) * 1_000
+        assert (await store.explain(T, last)).start_at == predicted
+
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
+def test_jobs_of_committed_bulks_are_counted_as_they_are_served() -> None:
+    clock, draw = ManualClock(), Random(1)
+
+    async def scenario(store: EmbeddedStore) -> None:
+        bulks = [(await store.open_bulk(T)).bulk for _ in range(2)]
+        kinds = tuple(
+            JobOptions(priority=rank, tags=tags) for rank in (0, 5) for tags in ((), ("x",))
+        )
+        for n in (7, 40, 4, 25, 9):
+            of = [draw.randrange(len(kinds)) for _ in range(n)]
+            run = Run(
+                queue="q", data=b"1" * n, ends=list(range(1, n + 1)), options=kinds, option_of=of
+            )
+            await store.push(T, [run], bulk=draw.choice(bulks))
+            await store.push_jobs(T, "q", [JobSpec(priority=draw.choice((0, 5)))] * 2)
+            clock.advance(draw.choice((0, 1)))
+        for bulk in bulks:
+            await store.commit_bulk(T, bulk)
+        jobs = (await store.find(T, "q", limit=1_000)).jobs
+        ahead = {job.id: (await store.explain(T, job.id)).ahead for job in jobs}
+        lease = held(await store.claim(T, ["q"], n=1_000))
+        assert {job.id: place for place, job in enumerate(lease.jobs)} == ahead
+
+    on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
+
+
+def test_a_job_that_was_edited_counts_apart_from_its_neighbours() -> None:
+    clock = ManualClock()
+
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.configure(T, "q", QueueConfig(limits=Limits(rate=Rate(tokens=1))))
+        ids = list((await store.push_jobs(T, "q", [PLAIN] * 10_000)).ids)
+        urgent, late = ids[4_000::1_000], ids[1]
+        for job_id in urgent:
+            await store.edit(T, job_id, priority=5)
+        await store.edit(T, late, delay_ms=20_000_000)
+        rest = [job_id for job_id in ids if job_id not in (*urgent, late)]
+        line = [*urgent, *rest]
+        for place in range(0, len(line), 500):
+            start_at = (await store.explain(T, line[place])).start_at
+            assert start_at == clock.now_ms() + 5 + place * 1_000
 
     on(scenario, EmbeddedStore.in_memory(clock=clock, seed=1))
 

@@ -65,6 +65,36 @@ def test_running_jobs_finish_and_unstarted_ones_go_back_at_once(
     run(case)
 
 
+def test_ended_by_a_limit_it_waits_at_the_first_signal_and_ends_at_the_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    app = app_on()
+
+    @app.task
+    async def endless() -> None:
+        await asyncio.sleep(60)
+
+    async def told() -> bool:
+        return "w waits up to 1m for 1 job that runs; two signals end it at once" in caplog.messages
+
+    async def case() -> None:
+        async with closing(app):
+            job = await endless.apush()
+            settings = WorkerSettings(max_jobs=1, shutdown_s=60, cron=False, name="w")
+            worker = Worker(app, settings)
+            living = asyncio.create_task(worker.run())
+            await eventually(told)
+            worker.stop()
+            await asyncio.sleep(0.05)
+            assert not living.done()
+            worker.stop()
+            await living
+            assert (await seen(app, job.id)).attempt == 0
+
+    run(case)
+
+
 @pytest.mark.parametrize("pool", ["async", "thread"])
 def test_what_does_not_finish_in_time_is_stopped_and_given_back(pool: str) -> None:
     app = app_on()

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from penstock.cli.listing import first_jobs, jobs_of, queues_with
-from penstock.cli.options import Queue
+from penstock.cli.options import Cursor, Newest, Queue
 from penstock.cli.session import NOT_SO, Session, note, register
 from penstock.cli.show import NOTHING, brief, many, now_ms, table, when
 from penstock.model.checks import MAX_PAGE
@@ -36,11 +36,12 @@ async def ls(
     queue: AnyQueue = None,
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Jobs at most.")] = 50,
-    cursor: Annotated[int, typer.Option(min=0, metavar="ID", help="From this id on.")] = 0,
+    cursor: Cursor = 0,
+    newest: Newest = False,
 ) -> int | None:
-    """List dead jobs by ascending id, each with its last error."""
+    """List dead jobs by ascending id, or the newest first, each with its last error."""
     queues = await queues_with(at, State.DEAD, queue)
-    jobs, behind = await first_jobs(at, queues, cursor, limit, state=State.DEAD)
+    jobs, behind = await first_jobs(at, queues, cursor, limit, newest=newest, state=State.DEAD)
     following = None if behind is None else behind.id
     now = now_ms()
     rows = table(">id", "queue", "~task", ">died", "because", "~error")

@@ -26,7 +26,7 @@ def explained(said: Explanation, job: Job, now: int) -> list[Text]:
         start = f"  it can start {when(said.start_at, now)}, at {clock(said.start_at)}"
         due = said.detail.get(said.reasons[0])
         if said.state is State.SCHEDULED and due != said.start_at:
-            start += " at the earliest: the rate of its queue lets those before it start first"
+            start += " at the earliest: before that the rate of its queue has no token for it"
         else:
             start += ", if a worker is free" if not said.ahead else " at the earliest"
         lines.append(Text(start))
@@ -49,7 +49,10 @@ def _more(code: str, detail: Any, job: Job, now: int) -> str:
             rest = f" and {len(detail) - _IDS:,} more" if len(detail) > _IDS else ""
             return f": {many(len(detail), 'job')} still to end: {named}{rest}"
         case "delayed" if job.started_at is not None:
-            return f"; it was claimed and given back: penstock jobs logs {job.id} may say why"
+            error = job.errors[-1] if job.errors else None
+            if error is not None and job.started_at <= error.at:  # else it would be in backoff
+                return f"; it failed with {error.kind} and was redriven"
+            return f"; it was claimed and came back: penstock jobs logs {job.id} may say why"
         case "backoff":
             error = job.errors[-1] if job.errors else None
             return f": attempt {error.attempt} ended in {error.kind}" if error else ""

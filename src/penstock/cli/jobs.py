@@ -7,7 +7,7 @@ from rich.text import Text
 
 from penstock.cli.explaining import explained
 from penstock.cli.listing import first_jobs, queues_with
-from penstock.cli.options import JobId, JobIds
+from penstock.cli.options import Cursor, JobId, JobIds, Newest
 from penstock.cli.session import NOT_SO, Session, note, register
 from penstock.cli.show import (
     brief,
@@ -48,22 +48,17 @@ async def ls(
     task: Annotated[str | None, typer.Option(metavar="NAME", help="Jobs of this task.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="TAG", help="Jobs with this tag.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Jobs at most.")] = 50,
-    cursor: Annotated[int, typer.Option(min=0, metavar="ID", help="From this id on.")] = 0,
-    newest: Annotated[
-        bool, typer.Option("--newest", help="The newest first; --cursor: from this id back.")
-    ] = False,
+    cursor: Cursor = 0,
+    newest: Newest = False,
 ) -> int | None:
     """List jobs by ascending id, or the newest first."""
     if where is not None and queue is not None:
         raise Invalid("is said twice", "queue")
     queues = await queues_with(at, state, where or queue)
-    goes_on = not newest or len(queues) < 2
-    if cursor and not goes_on:
-        raise Invalid("goes with --newest in one queue only: say which", "cursor")
     jobs, behind = await first_jobs(
         at, queues, cursor, limit, newest=newest, state=state, task=task, tag=tag
     )
-    following = behind.id if behind is not None and goes_on else None
+    following = None if behind is None else behind.id
     page = JobPage(jobs=tuple(map(JobRead.of, jobs)), cursor=following)
     now = now_ms()
     rows = table(">id", "queue", "state", "~task", ">attempt", ">pushed", "~payload")
@@ -80,8 +75,6 @@ async def ls(
     at.answer(page, rows if page.jobs else "no jobs")
     if following is not None and not at.as_json:
         note(f"there are more: --cursor {following}")
-    elif behind is not None and not goes_on:
-        note("there are more: say a higher --limit, or a QUEUE")
     return None if page.jobs else NOT_SO
 
 

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from penstock.cli.session import Session
+from penstock.model.errors import Invalid
 from penstock.model.job import Job
 from penstock.model.lifecycle import State
 from penstock.model.listing import page
@@ -37,21 +38,28 @@ async def first_jobs(
 ) -> tuple[list[Job], Job | None]:
     """The first `limit` jobs of all these queues by id, from the cursor on, and the one behind them.
 
-    No two queues share an id, so one cursor serves for them all. `newest` first, it serves for one
-    queue alone: ids tell which job of a queue is newer, and nothing about jobs of two queues. Among
-    those it is the instant of the push.
+    No two queues share an id, so one cursor serves for them all. `newest` first it is otherwise:
+    ids tell which job of a queue is newer, and nothing about jobs of two queues. Among those it is
+    the instant of the push, and the cursor names a job that has one.
     """
     at_once = max(min(_AT_ONCE, limit, 4 * limit // max(len(queues), 1)), 1)
-    streams = [
-        jobs_of(at, queue, cursor, at_once=at_once, newest=newest, **chosen) for queue in queues
-    ]
     rank = _age if newest else _id
+    after: Job | None = None
+    if newest and cursor and len(queues) > 1:
+        (after,) = await at.store.get(at.tenant, [cursor])
+        if after is None:
+            raise Invalid(f"job {cursor} is not known, or no longer: begin without it", "cursor")
+        at_once = _AT_ONCE  # of the other queues all are looked up that came after it
     order = count()
-    heads = [
-        (rank(head), next(order), head, stream)
-        for stream in streams
-        if (head := await anext(stream, None)) is not None
-    ]
+    heads = []
+    for queue in queues:
+        begin = cursor if after is None or after.queue == queue else 0
+        stream = jobs_of(at, queue, begin, at_once=at_once, newest=newest, **chosen)
+        head = await anext(stream, None)
+        while not begin and after is not None and head is not None and rank(head) < rank(after):
+            head = await anext(stream, None)
+        if head is not None:
+            heads.append((rank(head), next(order), head, stream))
     heapify(heads)
     found: list[Job] = []
     while heads and len(found) < limit:
@@ -65,9 +73,9 @@ async def first_jobs(
     return found, heads[0][2] if heads else None
 
 
-def _id(job: Job) -> int:
-    return job.id
+def _id(job: Job) -> tuple[int, str]:
+    return job.id, ""
 
 
-def _age(job: Job) -> int:
-    return -job.created_at
+def _age(job: Job) -> tuple[int, str]:
+    return -job.created_at, job.queue

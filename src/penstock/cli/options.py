@@ -52,6 +52,10 @@ class Asked(Flags):
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_ID, help="The job.")]
 JobIds = Annotated[list[int], typer.Argument(metavar="ID", min=1, max=MAX_ID, help="The jobs.")]
+Cursor = Annotated[int, typer.Option(min=0, metavar="ID", help="From this id on.")]
+Newest = Annotated[
+    bool, typer.Option("--newest", help="The newest first; --cursor: from this id back.")
+]
 Lease = Annotated[str, typer.Argument(metavar="LEASE", help="The token that claim printed.")]
 HeldIds = Annotated[
     list[int] | None,

@@ -139,7 +139,7 @@ class Penstock:
         if name is not None:
             check_task_name(name, "name")
         plan = planned(self._plan, cast(Options, options))
-        plan = softened(plan, own.get("soft_timeout"))
+        plan = softened(plan, own.pop("soft_timeout", None))
 
         def declare(function: Callable[..., Any]) -> Task[..., Any, Any]:
             check_handler(function)

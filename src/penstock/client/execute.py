@@ -111,7 +111,7 @@ class Executor:
                 entered.append(each)
             value = task.arguments.call(task.handler, call.values, context)
             if task.is_async:
-                soft_ms = task.soft_timeout_ms
+                soft_ms = task.plan.soft_timeout_ms
                 value = await (value if soft_ms is None else within(value, soft_ms))
             outcome = call.answered(self, value)
         except asyncio.CancelledError:
@@ -139,7 +139,7 @@ class Executor:
                 if arguments.placed
                 else arguments.call(task.handler, values, None)
             )
-            soft_ms = task.soft_timeout_ms
+            soft_ms = task.plan.soft_timeout_ms
             value = await (call if soft_ms is None else within(call, soft_ms))
             return DONE if value is None else answered(task, value)
         except asyncio.CancelledError:

@@ -16,10 +16,9 @@ from penstock.client.errors import BadDeclaration, Dead, Retry
 from penstock.client.job import PushedJob, PushedJobs
 from penstock.client.options import Errors, Options, Plan, planned
 from penstock.client.origin import Origin
-from penstock.client.said import in_words, iterable, some_time
+from penstock.client.said import in_words, iterable
 from penstock.client.sending import Sending
 from penstock.model.checks_values import check_bool, show
-from penstock.model.duration import Duration
 from penstock.model.errors import Invalid, Overloaded
 from penstock.model.job import MAX_BATCH
 from penstock.model.store import PushedRun
@@ -48,7 +47,6 @@ class Task(Generic[P, T, C]):
         batch: int | None = None,
         retry_on: Errors | type[BaseException] = (Exception,),
         dead_on: Errors | type[BaseException] = (),
-        soft_timeout: Duration | None = None,
         result: bool = True,
     ) -> None:
         self.app = app
@@ -64,9 +62,6 @@ class Task(Generic[P, T, C]):
         self._retried_groups = tuple(
             each for each in self.retry_on if issubclass(each, BaseExceptionGroup)
         )  # whatever is in them
-        self.soft_timeout_ms = (
-            None if soft_timeout is None else some_time(soft_timeout, "soft_timeout")
-        )
         self.keeps_result = result
         self.is_async = inspect.iscoroutinefunction(handler)
         self.arguments: Any = (Arguments if batch is None else Items)(handler, name)

@@ -1,5 +1,6 @@
 """Explain: why a job is not running. Looks only; the queue's turn order is not moved."""
 
+from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,6 @@ from penstock.kernel.codes import (
     SCHEDULED,
     STATES,
 )
-from penstock.kernel.limits import Meter
 from penstock.model.lifecycle import State
 from penstock.model.store import Explanation
 
@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 # That are asked for their rate at most: who asks has found nothing, and asks again and again.
 GROUPS: Final = 100
 
-# Stretches of jobs that are due later, which are counted at most where a rate makes a line of them:
-# each takes one or two microseconds in which nobody else is served. Those with higher ids are left
-# out, so that the start that is predicted may be too early: it is not before that.
-DELAYED: Final = 5_000
+# Where a rate makes a line of jobs that are due later they are counted by stretches: neighbours by
+# their ids that are due at one instant, with one priority and order. A job with a side (a key, headers,
+# an edit, a failure) is a stretch of its own. So many are counted at most: each takes one to two
+# microseconds in which nobody else is served. In a block where to find them takes time as well, because
+# of sides, option sets or commits, a stretch less is counted for each EFFORT of them. Whoever is behind
+# that, with higher ids, is left out, so that the start that is predicted may be too early: it is not
+# before that.
+DELAYED: Final = 3_000
+EFFORT: Final = 32
 
 _PLAIN = {HELD: "held", ACTIVE: "active", **dict.fromkeys(ENDED, "ended")}
 
@@ -151,7 +156,7 @@ def _turn(kernel: "Kernel", block: Block, offset: int, ahead: int) -> int:
     """
     queue = block.queue
     assert queue.meter is not None
-    meter = Meter(queue.meter.rate, queue.meter.arrival)
+    meter = queue.meter.ahead()
     lag = kernel.elapsed - kernel.now  # the meter goes by the time that passes
     at, due = kernel.now, max(block.due_at(offset), kernel.now)
     before, behind = ahead, queue.counts[READY] - ahead
@@ -174,37 +179,91 @@ def _coming(queue: "Queue", block: Block, offset: int, due: int) -> dict[int, tu
     those with a worse one. Of all that is scheduled only so many stretches are looked at: see
     DELAYED."""
     found: dict[int, tuple[int, int]] = {}
-    mine, looked = _rank(block, offset), 0
+    mine, left = _rank(block, offset), DELAYED
     for other in queue.blocks.values():
         codes = other.codes
         at = codes.find(SCHEDULED)
+        if at < 0:
+            continue
+        stretches = _Stretches(other, offset if other is block else None)
+        left -= stretches.effort
+        each = 1 + len(other.commits) // EFFORT  # all are looked at for the instant
         while at >= 0:
-            if looked == DELAYED:
+            if left < each:
                 return found
-            looked += 1
-            until = _alike_until(other, at)
-            if other is block and at <= offset < until:  # a stretch ends before the job itself
-                until = offset if at < offset else offset + 1
-            if other is not block or at != offset:
-                rank, count = _rank(other, at), codes.count(SCHEDULED, at, until)
-                instant = abs(rank[2])
-                better, worse = found.get(instant, (0, 0))
-                if rank < mine:
-                    found[instant] = better + count, worse
-                elif instant < due:
-                    found[instant] = better, worse + count
+            left -= each
+            until = stretches.end(at)
+            rank, count = _rank(other, at), codes.count(SCHEDULED, at, until)
+            instant = abs(rank[2])
+            better, worse = found.get(instant, (0, 0))
+            if rank < mine:
+                found[instant] = better + count, worse
+            elif instant < due:
+                found[instant] = better, worse + count
             at = codes.find(SCHEDULED, until)
     return found
 
 
-def _alike_until(block: Block, at: int) -> int:
-    """The end of a stretch from there on whose jobs are due at one instant, with one set of options:
-    nothing but their ids tells their ranks apart. One job at least."""
-    until = min(block.same_ready_until(at), len(block.codes))
-    if until - at < 2 or block.commits or block.has_sides(at, until):
-        return at + 1
-    options = block.opts[at:until]
-    return until if options.count(options[0]) == len(options) else at + 1
+class _Stretches:
+    """Where stretches of a block end whose jobs in one state nothing but their ids ranks apart: all
+    of one are served before a job, or behind it. That job, if it is here, is one of its own."""
+
+    __slots__ = ("_block", "_cuts", "_ranks", "effort")
+
+    def __init__(self, block: Block, apart: int | None) -> None:
+        cuts = [*block.sides, *_committed(block)]
+        if apart is not None:
+            cuts += apart, apart + 1
+        cuts.sort()
+        self._block = block
+        self._cuts = cuts
+        self._ranks = _ranks(block) if len(block.options) > 1 else None
+        wide = 0 if isinstance(block.opts, bytearray) else len(block.opts)
+        self.effort = (len(cuts) + len(block.commits) + len(block.options) + wide) // EFFORT
+
+    def end(self, at: int) -> int:
+        block, cuts, ranks = self._block, self._cuts, self._ranks
+        if at in block.sides:
+            return at + 1
+        until = min(block.same_ready_until(at), len(block.codes))
+        if cuts and (cut := bisect_right(cuts, at)) < len(cuts):
+            until = min(until, cuts[cut])
+        if ranks is not None and until - at > 1:
+            if ranks[at] == _OTHERS:
+                return at + 1
+            alike = ranks[at:until]
+            until -= len(alike.lstrip(alike[:1]))
+        return until
+
+
+def _committed(block: Block) -> list[int]:
+    """Where jobs begin, and end, that were committed to be due at one instant."""
+    cuts: list[int] = []
+    before = -1
+    for lo, hi, _, due in sorted(block.commits):
+        if cuts and cuts[-1] == lo and before == due:
+            cuts[-1] = hi
+        else:
+            cuts += lo, hi
+        before = due
+    return cuts
+
+
+_OTHERS: Final = 255  # priorities beyond so many in one block: each job of them is a stretch
+
+
+def _ranks(block: Block) -> bytes | None:
+    """A number for each job that says its priority and order; None if all have the same."""
+    known: dict[tuple[int, bool], int] = {}
+    numbers = [
+        min(known.setdefault((each.priority, each.lifo), len(known)), _OTHERS)
+        for each in block.options
+    ]
+    if len(known) == 1:
+        return None
+    if isinstance(block.opts, bytearray):
+        return bytes(block.opts).translate(bytes(numbers).ljust(256))
+    return bytes([numbers[index] for index in block.opts])
 
 
 def _next(queue: "Queue") -> int | None:
@@ -222,7 +281,8 @@ def _next(queue: "Queue") -> int | None:
 def _ahead(queue: "Queue", block: Block, offset: int) -> int:
     """Ready jobs of the queue with a better rank. The turns of groups are not played through.
 
-    Jobs in order are counted by stretches of bytes; the few that are not, one by one.
+    Jobs in order are counted by stretches of bytes; the others as they lie, those with a side, which
+    are few in most queues, one by one.
     """
     mine = _rank(block, offset)
     priority, ready, job_id = block.priority_of(offset), block.due_at(offset), block.base + offset
@@ -235,12 +295,16 @@ def _ahead(queue: "Queue", block: Block, offset: int) -> int:
                 ahead += codes.count(code)
             elif theirs == priority and not lifo:
                 ahead += _before(other, code, ready, job_id)
+        stretches: _Stretches | None = None
         for code in (LATE, GROUPED, LIFO):
             at = codes.find(code)
             while at >= 0:
+                if stretches is None:
+                    stretches = _Stretches(other, offset if other is block else None)
+                until = stretches.end(at)
                 if _rank(other, at) < mine:
-                    ahead += 1
-                at = codes.find(code, at + 1)
+                    ahead += codes.count(code, at, until)
+                at = codes.find(code, until)
     return ahead
 
 

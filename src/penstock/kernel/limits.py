@@ -38,6 +38,19 @@ class Meter:
         per_ms = 1000 * self.rate.tokens
         return elapsed + -(-wait // per_ms)
 
+    def ahead(self) -> "Meter":
+        """One to look ahead with, which takes nothing from this one.
+
+        Commands come at whole milliseconds. Without a burst a job passes at the first of them behind
+        its gap, and the next gap begins there: 300 a second are one every 4 ms. So it is with a burst
+        that is spent within a millisecond; there, what is foreseen is only never too late.
+        """
+        rate = self.rate
+        if (rate.burst or rate.tokens) > 1:
+            return Meter(rate, self.arrival)
+        apart = Rate(tokens=1, per_ms=-(-rate.per_ms // rate.tokens), burst=1)
+        return Meter(apart, self.idle_at() * 1000)
+
     def pass_until(self, since: int, until: int, n: int) -> int:
         """Of n jobs that wait since an instant, those that pass until another, each as soon as it
         may. Answers how many."""

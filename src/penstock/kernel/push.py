@@ -123,17 +123,17 @@ def _push_instead(kernel: "Kernel", command: Push, instead: Instead) -> PushedIn
     if instead.refresh and instants.one_waits(kernel, tenant, command.loads):
         return PushedInstead(_push(kernel, command).runs)
     known = instants.waiting(kernel, tenant, instead.queue, instead.name)
-    others = [job_id for job_id, config in known.items() if config != instead.config_hash]
+    leaving = [each.place for each in known if each.config != instead.config_hash]
     if instead.refresh:
         # Ids ascend as jobs are pushed: whoever has the highest came last.
-        if others and others[-1] == max(known):
+        if known and known[-1].config != instead.config_hash:
             raise NotFound("another config was put after this one", "name")
-        others = []
+        leaving = []
     runs: tuple[PushedRun, ...] = ()
     if command.loads:  # first what may be refused
-        runs = push_replacing(kernel, command, instants.places(kernel, tenant, others)).runs
-    instants.vanish(kernel, instants.places(kernel, tenant, others))
-    return PushedInstead(runs, len(others))
+        runs = push_replacing(kernel, command, leaving).runs
+    instants.vanish(kernel, leaving)
+    return PushedInstead(runs, len(leaving))
 
 
 def _push(kernel: "Kernel", command: Push, leaving: Leaving = NOTHING) -> Pushed:

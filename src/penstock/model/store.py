@@ -578,8 +578,9 @@ class Store(ABC):
         `run` says a `run_at` for each job, and no key: the store makes it, `{name}/{config
         hash}/{instant}`, kept until a day after the instant. What is there under its key is left
         as it is. Those of other configs of this name in this queue that nobody has been given
-        leave at the same instant, keys too; if what comes is refused, they stay. A run without
-        jobs only removes. No record is kept: names are the queue's, and beside those of crons.
+        leave at the same instant, keys too; if what comes is refused, they stay. One that was
+        redriven is out of all this: it stays. A run without jobs only removes. No record is kept:
+        names are the queue's, and beside those of crons.
 
         With `refresh` nothing leaves. It goes on where another one left off: if none of these is
         there and waits, and instants of another config wait that were put after all that wait of

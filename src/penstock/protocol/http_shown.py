@@ -222,7 +222,8 @@ def _result(value: bytes | None, codec: Codec | None) -> tuple[Raw | UnsetType, 
 
 
 class JobPage(Shown, frozen=True, kw_only=True):
-    """Jobs by ascending id. A page may be short, even empty, and still have a cursor."""
+    """Jobs by ascending id, or the newest first, whichever was asked for. A page may be short, even
+    empty, and still have a cursor; without one there are no more."""
 
     jobs: tuple[JobRead, ...]
     cursor: int | None

@@ -285,11 +285,14 @@ class _Life:
         if self._worker.stops > 1:
             self._insisted.set()
         elif running := sum(len(work.ids) for work in self.dispatch.running):
+            # The first signal to a worker that ends by a limit is not yet one that insists.
+            how = "another signal ends it" if self._worker.stops else "two signals end it"
             log.info(
-                "%s waits up to %s for %s; another signal ends it at once",
+                "%s waits up to %s for %s; %s at once",
                 self._name,
                 say_ms(round(shutdown_s * 1_000)),
                 "1 job that runs" if running == 1 else f"{running} jobs that run",
+                how,
                 extra={"worker": self._name},
             )
         await _first(self.dispatch.idle, self._insisted, shutdown_s - stop_s)

@@ -83,7 +83,7 @@ class Child:
             return self._awaited(executor.run(call))  # type: ignore[no-any-return]
         outcome: Outcome | BatchOutcome | None = None
         try:
-            with _SoftTimer(task.handler, task.soft_timeout_ms):
+            with _SoftTimer(task.handler, task.plan.soft_timeout_ms):
                 outcome = executor.run_here(call)
         except SoftTimeout as error:  # of a compiled handler: it may reach us behind its end
             if outcome is None:

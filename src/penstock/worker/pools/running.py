@@ -2,7 +2,8 @@
 
 A soft timeout is for the handler alone. Raised a step behind its end it would take away what the
 handler has answered, and no flag can be lowered at that end without a step in between. The handler's
-frame is on the stack from its first step to its last, and at no other.
+frame is on the stack from its first step to its last, and at no other. Looked at by the thread itself
+it is exact; by another, true when it was looked at.
 """
 
 from collections.abc import Callable

@@ -64,9 +64,19 @@ class _Seat:
             return True
 
     def time_out(self, work: Work) -> bool:
-        """Raise SoftTimeout in the handler, if it is what the thread is at. Answers whether it is."""
-        at = sys._current_frames().get(self.thread.ident or 0)
-        return runs(work.task.handler, at) and self.raise_in(work, SoftTimeout)
+        """Raise SoftTimeout in the handler, if it is what the thread is at. Answers whether it is.
+
+        Nothing keeps the thread from going on between the look and the raising, so that the one
+        follows the other at once: whoever ends within these microseconds is still hit behind its end.
+        """
+        with self.lock:
+            if self.work is not work:
+                return False
+            handler, thread = work.task.handler, self.thread
+            if not runs(handler, sys._current_frames().get(thread.ident or 0)):
+                return False
+            _raise(thread, SoftTimeout)
+            return True
 
     def settle(self) -> None:
         """The work has ended: nothing can be raised here any more."""
@@ -110,7 +120,7 @@ class ThreadPool:
             self._seats.append(seat)
             seat.thread.start()
         for work in works:
-            soft_ms = work.task.soft_timeout_ms
+            soft_ms = work.task.plan.soft_timeout_ms
             if soft_ms is not None and not work.task.is_async:
                 self._timers[work] = self._home.call_later(soft_ms / 1_000, self._time_out, work)
             self._inbox.put(work)
