@@ -39,7 +39,7 @@ def put(config: str, chunk: int, *, refresh: bool = False) -> c.Push:
 
 
 def configs(kernel: Kernel) -> list[str]:
-    return list(waiting(kernel, T, "q", "c").values())
+    return [each.config for each in waiting(kernel, T, "q", "c")]
 
 
 def test_a_log_that_is_cut_anywhere_has_the_one_config_or_the_other() -> None:

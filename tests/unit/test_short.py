@@ -389,7 +389,7 @@ async def test_what_other_jobs_of_its_block_are_does_not_keep_a_job_from_being_t
     rig.clock.advance(50)
     worker.say(Claim(queues=["q"], n=9, req_id=2))
     await turns()
-    told = []
+    told, message = [], b""
     for number in (3, 4):
         worker.say(Claim(queues=["q"], wait_ms=HOUR, req_id=number))
         worker.writes.clear()
