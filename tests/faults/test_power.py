@@ -47,6 +47,9 @@ class Later:
     def elapsed_ms(self) -> int:
         return self._clock.elapsed_ms() + OFF_MS
 
+    def instant(self) -> tuple[int, int]:
+        return self.now_ms(), self.elapsed_ms()
+
     def boot_id(self) -> str:
         return self._clock.boot_id()
 

@@ -209,6 +209,9 @@ class OwnTime(SystemClock):
     def elapsed_ms(self) -> int:
         return time.process_time_ns() // 1_000_000
 
+    def instant(self) -> tuple[int, int]:
+        return self.now_ms(), self.elapsed_ms()
+
 
 def test_a_handler_that_computes_for_three_leases_runs_once(tmp_path: Path) -> None:
     """Neither its own job nor one that is handed over meanwhile loses its lease."""

@@ -64,14 +64,15 @@ class Frames:
             self._chunks.append(data)
             self._bare = False
 
-    def feed_alone(self, data: bytes) -> Message | None:
+    def feed_alone(self, data: bytes) -> bool:
         """The same for what mostly comes: one whole frame with nothing before it and nothing
-        behind. That is answered at once; anything else is kept for `take`."""
+        behind. That is to be read where it lies, behind its header; anything else is kept for
+        `take`."""
         size = len(data) - HEADER
         if self._bare and 0 < size <= self.limit and _length(data)[0] == size:
-            return data[HEADER:]
+            return True
         self.feed(data)
-        return None
+        return False
 
     def take(self) -> Message | None:
         """The next whole message, or None if more has to come first. Raises BadFrame."""

@@ -22,7 +22,7 @@ SHORT: Final = 0xC1
 KINDS: Final = 64  # that are remembered on one connection, of pushes and of jobs given
 
 _PUSH, _PUSHED, _JOB = b"p+j"
-JOB: Final = b"j"  # the second byte of a job that is given
+JOB: Final = _JOB  # the second byte of a job that is given
 
 # … is the byte that all begin with, and the one that says what it is.
 _push: Final = Struct(">BBBQQ")  # …, kind, request, sequence; then the payload
@@ -46,10 +46,10 @@ def push_frame(kind: int, request: int, sequence: int, payload: bytes) -> bytes:
     return _frame_push(size, SHORT, _PUSH, kind, request, sequence) + payload
 
 
-def read_push(message: Message) -> tuple[int, int, int]:
+def read_push(message: Message, begin: int = 0) -> tuple[int, int, int]:
     """(kind, request, sequence) of what a client says; the payload is the rest. Raises BadFrame."""
     try:
-        _, what, kind, request, sequence = _push.unpack_from(message)
+        _, what, kind, request, sequence = _push.unpack_from(message, begin)
     except error:
         raise _cut() from None
     if what != _PUSH:
@@ -61,10 +61,10 @@ def pushed_frame(request: int, job_id: int) -> bytes:
     return _frame_pushed(_pushed.size, SHORT, _PUSHED, request, job_id)
 
 
-def read_pushed(message: Message) -> tuple[int, int]:
+def read_pushed(message: Message, begin: int = 0) -> tuple[int, int]:
     """(request, id) of an answer to a push. Raises BadFrame."""
     try:
-        _, what, request, job_id = _pushed.unpack_from(message)
+        _, what, request, job_id = _pushed.unpack_from(message, begin)
     except error:
         raise _cut() from None
     if what != _PUSHED:
@@ -72,10 +72,10 @@ def read_pushed(message: Message) -> tuple[int, int]:
     return request, job_id
 
 
-def read_job(message: Message, kinds: Mapping[int, JobKind]) -> tuple[int, Single]:
+def read_job(message: Message, kinds: Mapping[int, JobKind], begin: int = 0) -> tuple[int, Single]:
     """(request, job) of a job that is given. Raises BadFrame."""
     try:
-        _, _, kind, request, job_id, created_at, expires_at, said = _job.unpack_from(message)
+        _, _, kind, request, job_id, created_at, expires_at, said = _job.unpack_from(message, begin)
         token = said.decode("ascii")
     except error:
         raise _cut() from None
@@ -85,7 +85,7 @@ def read_job(message: Message, kinds: Mapping[int, JobKind]) -> tuple[int, Singl
     if known is None:
         raise BadFrame(f"{kind} is no kind that was said")
     queue, options = known
-    payload = bytes(message[PAYLOAD_GIVEN:])
+    payload = bytes(message[begin + PAYLOAD_GIVEN :])
     return request, Single(token, queue, expires_at, job_id, payload, options, created_at)
 
 

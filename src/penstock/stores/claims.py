@@ -187,7 +187,7 @@ class Claims:
         engine, claim = self._engine, waiter.claim
         if engine.ended:
             return None  # and the push is refused
-        now, elapsed = instant = engine.clock.now_ms(), engine.clock.elapsed_ms()
+        now, elapsed = instant = engine.clock.instant()
         job_id = passing(engine.kernel, claim, queue, options[0], number, now, elapsed)
         if not job_id:
             return None

@@ -1,8 +1,8 @@
 """Where an embedded store gets its time from: the machine, or a test that moves it by hand."""
 
 import os
-import time
 from pathlib import Path
+from time import CLOCK_BOOTTIME, clock_gettime_ns, time_ns
 from typing import Protocol
 
 
@@ -13,17 +13,24 @@ class Clock(Protocol):
     def elapsed_ms(self) -> int:
         """Time that passed, by a clock that never jumps."""
 
+    def instant(self) -> tuple[int, int]:
+        """Both, as a command carries them."""
+
     def boot_id(self) -> str:
         """Names the stretch of time over which `elapsed_ms` goes on: until the next boot."""
 
 
 class SystemClock:
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return time_ns() // 1_000_000
 
     def elapsed_ms(self) -> int:
         # The boot clock: goes on while the machine sleeps, so that leases do.
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        return clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000
+
+    def instant(self) -> tuple[int, int]:
+        # One call: who pushes to an idle worker waits for it.
+        return time_ns() // 1_000_000, clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000
 
     def boot_id(self) -> str:
         try:
@@ -52,6 +59,10 @@ class SteadyClock:
     def elapsed_ms(self) -> int:
         return self.clock.elapsed_ms() + self.offset
 
+    def instant(self) -> tuple[int, int]:
+        now, elapsed = self.clock.instant()
+        return now, elapsed + self.offset
+
     def boot_id(self) -> str:
         return self.boot
 
@@ -69,6 +80,9 @@ class ManualClock:
 
     def elapsed_ms(self) -> int:
         return self.elapsed
+
+    def instant(self) -> tuple[int, int]:
+        return self.now, self.elapsed
 
     def boot_id(self) -> str:
         return self.boot

@@ -66,8 +66,8 @@ class Connecting(ABC):
         """One message."""
 
     @abstractmethod
-    def hear_short(self, message: Message) -> None:
-        """One short message."""
+    def hear_short(self, message: Message, begin: int = 0) -> None:
+        """One short message, which begins there."""
 
     @abstractmethod
     def heard_all(self) -> None:

@@ -27,7 +27,7 @@ from penstock.model.errors import (
 from penstock.protocol.access import ANYBODY, NOBODY, Principal, not_accepted
 from penstock.protocol.audited import INTERRUPTED, REFUSED, audited
 from penstock.protocol.command import Answer, Encoding, Refusal, ReqId, Request
-from penstock.protocol.framing import BRACE, BadFrame, Message
+from penstock.protocol.framing import BRACE, HEADER, BadFrame, Message
 from penstock.protocol.short import PAYLOAD_PUSHED, SHORT, pushed_frame, read_push
 from penstock.protocol.table import name_of
 from penstock.stores.answering import Answering
@@ -191,15 +191,14 @@ class Connection(Answering):
             if not self._working:
                 self._take()
             return
-        message = None if self._closing else self._frames.feed_alone(data)
-        if message is None:
+        if self._closing or not self._frames.feed_alone(data):
             self._heard = self.listener.now()
             self._take()
             return
-        if message[0] == SHORT:  # frames come, or it would not be alone
-            self._answer_short(message)
+        if data[HEADER] == SHORT:  # frames come, or it would not be alone
+            self._answer_short(data, HEADER)
         else:
-            self._answer(message)
+            self._answer(data[HEADER:])
         self._heard = self.listener.now()
         if self._out:
             self._flush()
@@ -298,12 +297,12 @@ class Connection(Answering):
             return
         self._call(request, face)
 
-    def _answer_short(self, message: Message) -> None:
+    def _answer_short(self, message: Message, begin: int = 0) -> None:
         """One job of a kind that was said at length: pushed without a request being made of it,
         where the store has such a way."""
         face = self._faces.get("msgpack") or self._face("msgpack")
         try:
-            kind, number, sequence = read_push(message)
+            kind, number, sequence = read_push(message, begin)
         except BadFrame as bad:
             self._end_of(bad)
             return
@@ -316,7 +315,7 @@ class Connection(Answering):
                 error = Unauthenticated(NOT_SAID)
             self._reply(None, face, Refusal.of(error, number), number)
             return
-        payload = bytes(message[PAYLOAD_PUSHED:])
+        payload = bytes(message[begin + PAYLOAD_PUSHED :])
         push = known.push
         if push is None or self._closing:
             self._call(known.request(number, sequence, payload), face)

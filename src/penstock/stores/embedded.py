@@ -161,13 +161,8 @@ class EmbeddedStore(EmbeddedManaging):
         foretell = self.engine.claims.foretell
 
         def push(payload: bytes, sequence: int | None) -> int:
-            if (
-                type(payload) is bytes
-                and len(payload) <= MAX_PAYLOAD
-                and type(sequence) is int
-                and 0 <= sequence <= MAX_ID
-                and plain
-            ):
+            known = plain and type(sequence) is int and 0 <= sequence <= MAX_ID
+            if known and len(payload) <= MAX_PAYLOAD:
                 check_json(payload)
             else:
                 check(payload, sequence)

@@ -89,7 +89,7 @@ class Engine:
             kernel.position += 1
             if instant is not None:
                 return kernel.apply(command, *instant)
-            return kernel.apply(command, clock.now_ms(), clock.elapsed_ms())
+            return kernel.apply(command, *clock.instant())
         except RateLimited:
             self.limited += 1
             raise
@@ -113,7 +113,7 @@ class Engine:
         """The command by itself, within a turn."""
         kernel, clock, keeper = self.kernel, self.clock, self.keeper
         kernel.position += 1
-        now, elapsed = clock.now_ms(), clock.elapsed_ms()
+        now, elapsed = clock.instant()
         if keeper is None:
             return kernel.apply(command, now, elapsed)
         due = kernel.is_due(now, elapsed)
@@ -186,7 +186,7 @@ class Engine:
         """The kernel, brought to the present, for reading."""
         if self._ended is not None:
             raise Unavailable(self._ended)
-        now, elapsed = self.clock.now_ms(), self.clock.elapsed_ms()
+        now, elapsed = self.clock.instant()
         kernel = self.kernel
         while kernel.is_due(now, elapsed):
             if self.apply(c.Tick(TURN)):
@@ -271,7 +271,7 @@ class Engine:
         if not self._paced:
             return
         kernel, clock = self.kernel, self.clock
-        now, elapsed = clock.now_ms(), clock.elapsed_ms()
+        now, elapsed = clock.instant()
         wait = max(min(kernel.wall_due - now, kernel.elapsed_due - elapsed, within_ms, NAP_MS), 0)
         loop = asyncio.get_running_loop()
         at = loop.time() + wait / 1000
@@ -287,7 +287,7 @@ class Engine:
         self._timer = None
         if self._ended is not None:
             return
-        if self.kernel.is_due(self.clock.now_ms(), self.clock.elapsed_ms()):
+        if self.kernel.is_due(*self.clock.instant()):
             self.apply(c.Tick(TURN))
         self._end_waits()
         elapsed = self.clock.elapsed_ms()

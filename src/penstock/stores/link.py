@@ -356,14 +356,14 @@ class Link(Connecting):
                     return
         self._hear(message)
 
-    def hear_short(self, message: Message) -> None:
+    def hear_short(self, message: Message, begin: int = 0) -> None:
         """The answer to a push, or to a claim, of one job. Told as `hear` does it: with others in
         flight, whoever waits goes on in the next turn."""
         answer: int | Single
-        if message[1:2] == JOB:
-            number, answer = read_job(message, self.kinds.given)
+        if len(message) > begin + 1 and message[begin + 1] == JOB:
+            number, answer = read_job(message, self.kinds.given, begin)
         else:
-            number, answer = read_pushed(message)
+            number, answer = read_pushed(message, begin)
         pending = self._pending
         entry = pending.get(number)
         if entry is None:

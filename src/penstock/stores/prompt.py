@@ -6,7 +6,7 @@ callback of the loop, can as well go on within that callback.
 """
 
 import asyncio
-from asyncio import current_task
+from asyncio import Task, current_task
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ def settle(future: "asyncio.Future[T]", answer: T, outside: bool = False) -> boo
     if not waiting or len(waiting) > 1:
         return tell(future, answer)
     ((resume, within),) = waiting
-    if not isinstance(getattr(resume, "__self__", None), asyncio.Task) or not (
+    if not isinstance(getattr(resume, "__self__", None), Task) or not (
         outside or current_task(future.get_loop()) is None
     ):
         return tell(future, answer)

@@ -71,13 +71,16 @@ class Wire(asyncio.Protocol):
         if link is None:
             return
         try:
-            message = frames.feed_alone(data) or frames.take()
-            while message is not None:
-                if message[0] == SHORT:
-                    link.hear_short(message)
-                else:
-                    link.hear(message)
-                message = frames.take()
+            if not frames.feed_alone(data):
+                while (message := frames.take()) is not None:
+                    if message[0] == SHORT:
+                        link.hear_short(message)
+                    else:
+                        link.hear(message)
+            elif data[HEADER] == SHORT:
+                link.hear_short(data, HEADER)
+            else:
+                link.hear(data[HEADER:])
         except (BadFrame, msgspec.MsgspecError) as error:
             link.misunderstood(error)
         else:

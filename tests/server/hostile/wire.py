@@ -49,7 +49,7 @@ def messages(came: bytes) -> list[Said]:
 
 def _short(data: bytes) -> Said:
     """What a short frame says, as far as one at length would."""
-    if data[1:2] == JOB:
+    if data[1] == JOB:
         kinds = {number: ("", (JobOptions(),)) for number in range(1, KINDS + 1)}
         number, lease = read_job(data, kinds)
         return {"ok": True, "reqId": number, "lease": lease.token}
