@@ -220,3 +220,31 @@ def test_a_job_that_does_not_stop_is_told_with_its_task(caplog: pytest.LogCaptur
 
     job = run(case)
     assert records(caplog, "does not stop") == [(job, "stays", "q")]
+
+
+@pytest.mark.parametrize(
+    ("queues", "said"),
+    [
+        ({"emials": 1}, ["the queue emials, but on emails some are; it is served all the same"]),
+        ({"emails": 1, "night": 2}, ["the queue night; it is served all the same"]),
+        ({"emails": 3}, []),
+        (None, []),
+    ],
+)
+def test_a_queue_that_no_task_is_on_is_wondered_at(
+    queues: dict[str, int] | None, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Penstock("memory://")
+
+    @app.task(queue="emails")
+    async def mail() -> None: ...
+
+    async def case() -> None:
+        async with closing(app), working(app, queues=queues or {}):
+            await ending(await mail.options(queue=next(iter(queues or {"emails": 1}))).apush())
+
+    run(case)
+    told = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert [each.getMessage() for each in told] == [
+        f"no task of the app is on {one}" for one in said
+    ]

@@ -58,7 +58,6 @@ from penstock.stores.link import Link, Lost
 from penstock.stores.remote_managing import RemoteManaging, named_ids
 from penstock.stores.target import Target
 from penstock.stores.watching import Watcher
-from penstock.stores.wire import Entry
 
 PATIENCE_S: Final = 30.0  # how long a call waits for a server that cannot be reached
 
@@ -254,14 +253,10 @@ class RemoteStore(RemoteManaging):
         worker: str = "",
         wait_ms: int = 0,
     ) -> Lease | None:
-        link, entry = self._claiming(tenant, queues, n, lease_ms, worker, wait_ms)
-        # As `ask_waiting` does, without another coroutine that each lease would come through.
-        try:
-            answer = await entry.future
-            return answer.lease() if type(answer) is Single else answer.claimed()
-        except asyncio.CancelledError:
-            link.give_up(entry)
-            raise
+        given = await self.claim_bare(
+            tenant, queues, n, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms
+        )
+        return given.lease() if isinstance(given, Single) else given
 
     async def claim_bare(
         self,
@@ -274,23 +269,6 @@ class RemoteStore(RemoteManaging):
         wait_ms: int = 0,
     ) -> Lease | Single | None:
         """The same; one plain job that came in a short frame is left as it was said there."""
-        link, entry = self._claiming(tenant, queues, n, lease_ms, worker, wait_ms)
-        try:
-            answer = await entry.future
-            return answer if type(answer) is Single else answer.claimed()
-        except asyncio.CancelledError:
-            link.give_up(entry)
-            raise
-
-    def _claiming(
-        self,
-        tenant: str,
-        queues: Sequence[str],
-        n: int,
-        lease_ms: int | None,
-        worker: str,
-        wait_ms: int,
-    ) -> tuple[Link, Entry]:
         checks.check_tenant(tenant)
         checks.check_claim(queues, n, lease_ms, worker, wait_ms)
         link = self._link()
@@ -308,9 +286,15 @@ class RemoteStore(RemoteManaging):
             worker=worker,
             wait_ms=wait_ms,
         )
+        # As `ask_waiting` does, without another coroutine that each lease would come through.
         entry = link.submit(request, repeat=True)
         entry.late = give_back
-        return link, entry
+        try:
+            answer = await entry.future
+            return answer if type(answer) is Single else answer.claimed()
+        except asyncio.CancelledError:
+            link.give_up(entry)
+            raise
 
     async def ack(
         self,

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, Final
 
 from penstock.client.app import Penstock
@@ -242,6 +243,8 @@ class _Life:
                 "tasks": sorted(self._worker.app.tasks),
             },
         )
+        for queue in self._worker.queues:
+            self._wonder(queue)
         if self._settings.pool == "process":
             await self._processes.open()
         parts: list[Coroutine[Any, Any, Any]] = [
@@ -263,6 +266,19 @@ class _Life:
         for task in tasks:
             if not task.cancelled():
                 task.result()
+
+    def _wonder(self, queue: str) -> None:
+        """A queue that no task is pushed to by itself may be one that `options(queue=…)` names, or a
+        slip: nothing would ever come of that, and nobody would say so."""
+        known = self._worker.app.queues
+        if queue not in known:
+            near = get_close_matches(queue, known, 1)
+            log.warning(
+                "no task of the app is on the queue %s%s; it is served all the same",
+                queue,
+                f", but on {near[0]} some are" if near else "",
+                extra={"queue": queue},
+            )
 
     async def _limits(self) -> None:
         """Until the process has done, or grown to, what it may."""
