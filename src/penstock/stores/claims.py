@@ -129,7 +129,7 @@ class Claims:
 
     def _give_back(self, claim: c.Claim) -> None:
         """Whoever was to have these jobs is gone."""
-        if not self._engine.ended:
+        if self._engine.over is None:
             self._engine.apply(c.Release(claim.tenant, claim.token))
 
     # -- in line -----------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Claims:
         if future.ahead is None or future.done():
             return None
         engine, claim = self._engine, waiter.claim
-        if engine.ended:
+        if engine.over is not None:
             return None  # and the push is refused
         now, elapsed = instant = engine.clock.instant()
         job_id = passing(engine.kernel, claim, queue, options[0], number, now, elapsed)

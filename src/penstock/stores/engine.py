@@ -54,7 +54,7 @@ class Engine:
         self.claims = Claims(self)
         self.ends = Ends(self)
         self.telling = Telling(self, sink, observer)
-        self._ended: str | None = None  # why nothing is done any more
+        self.over: str | None = None  # why nothing is done any more
         self.limited = 0  # pushes that a rate refused
         self._let_go = False
         self._paced = paced
@@ -78,8 +78,8 @@ class Engine:
     ) -> Any:
         """Carry out a command; what it leads to is not safe yet. `instant`: now, if a store in
         memory has said something of it already."""
-        if self._ended is not None:
-            raise Unavailable(self._ended)
+        if self.over is not None:
+            raise Unavailable(self.over)
         if self.read_only is not None and not isinstance(command, c.Tick):
             raise Conflict("this store is open for reading only", "url")
         try:
@@ -184,8 +184,8 @@ class Engine:
 
     def look(self) -> Kernel:
         """The kernel, brought to the present, for reading."""
-        if self._ended is not None:
-            raise Unavailable(self._ended)
+        if self.over is not None:
+            raise Unavailable(self.over)
         now, elapsed = self.clock.instant()
         kernel = self.kernel
         while kernel.is_due(now, elapsed):
@@ -285,7 +285,7 @@ class Engine:
 
     def _on_time(self) -> None:
         self._timer = None
-        if self._ended is not None:
+        if self.over is not None:
             return
         if self.kernel.is_due(*self.clock.instant()):
             self.apply(c.Tick(TURN))
@@ -315,7 +315,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Let go of everything as the end of the process would; its loop runs no more."""
-        self._ended = self._ended or "the loop of the store has ended"
+        self.over = self.over or "the loop of the store has ended"
         if not self._let_go:
             self._let_go = True
             if self.keeper is not None:
@@ -325,16 +325,14 @@ class Engine:
 
     def disown(self, parent: int) -> None:
         """We are in a child of the process that opened the store: everything here is its."""
-        self._ended = (
-            f"the store is process {parent}'s, from which this one was forked: open it anew"
-        )
+        self.over = f"the store is process {parent}'s, from which this one was forked: open it anew"
         self._let_go = True
 
     def end(self, why: str) -> None:
         """Nothing is done any more; everybody who waits is told."""
-        if self._ended is not None:
+        if self.over is not None:
             return
-        self._ended = why
+        self.over = why
         if self._timer is not None:
             self._timer.cancel()
         gone = Unavailable(why)
@@ -343,13 +341,9 @@ class Engine:
         self.telling.end()
 
     @property
-    def ended(self) -> bool:
-        return self._ended is not None
-
-    @property
     def failed(self) -> str | None:
         """Why nothing is done any more, if nobody closed the store."""
-        return None if self._let_go or self._ended == CLOSED else self._ended
+        return None if self._let_go or self.over == CLOSED else self.over
 
     @property
     def waiting(self) -> int:

@@ -59,6 +59,11 @@ class Front:
         self._tasks = {
             name: task for name, task in app.tasks.items() if task.is_async and task.batch is None
         }
+        # Of those, what nobody looks at but its handler.
+        self._unseen = {
+            name: task for name, task in self._tasks.items() if task.unseen and not app.middleware
+        }
+        self._run_unseen = app.executor.run_unseen
         self._take = take  # what has to be looked at first
         self._adopt = adopt  # what has begun
         self._follow = follow
@@ -143,8 +148,8 @@ class Front:
     def _alone(self, job: Single) -> Coroutine[Any, Any, Outcome] | None:
         """The call, not begun, of one plain job, if it can be made here and now."""
         options = job.options[0]
-        task = self._tasks.get(options.task)
-        return None if task is None else self._pool.unseen(task, options.codec, job.payload)
+        task = self._unseen.get(options.task)
+        return None if task is None else self._run_unseen(task, options.codec, job.payload)
 
     def tell(self, there: "_There") -> None:
         """At the end of this turn of the loop; and go on, where nothing is left to be done."""

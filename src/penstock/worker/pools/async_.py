@@ -24,8 +24,6 @@ from penstock.client.execute import (
     broken,
     gathered,
 )
-from penstock.client.task import Task
-from penstock.model.job import Codec
 from penstock.model.resuming import resumed
 from penstock.worker.contexts import Contexts
 from penstock.worker.held import BatchWork, Work
@@ -103,14 +101,6 @@ class AsyncPool:
             if task is not None and task.cancelling():  # by a handler, for itself alone
                 self._begin_rest(left)
                 return
-
-    def unseen(
-        self, task: Task[..., Any, Any], codec: Codec, payload: bytes
-    ) -> Coroutine[Any, Any, Outcome] | None:
-        """The call of one plain job, not begun, if nobody looks at it."""
-        if self._watched or not task.unseen:
-            return None
-        return self._executor.run_unseen(task, codec, payload)
 
     async def run_alone(
         self, call: Coroutine[Any, Any, Outcome], begun: Callable[[Outcome | None], Work]
