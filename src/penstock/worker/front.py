@@ -16,11 +16,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
 from penstock.client.app import Penstock
-from penstock.client.execute import Outcome
+from penstock.client.execute import Outcome, broken
 from penstock.model.errors import PenstockError
 from penstock.model.job import Lease, jobs_of
 from penstock.protocol.runs import Single
@@ -141,7 +142,17 @@ class Front:
         # In this task, in the turn in which they came. The home thread is told behind the first step:
         # it would want the interpreter at the very moment at which the handler does.
         if call is not None:
-            await self._pool.run_alone(call, there.begun_alone)
+            context = copy_context()
+            awaited, outcome = None, None
+            try:
+                awaited = context.run(call.send, None)
+            except StopIteration as done:
+                outcome = done.value
+            except GeneratorExit:  # the loop has ended, and there is nobody to tell
+                raise
+            except BaseException as error:  # noqa: BLE001 - not the handler's: ours, or beside it
+                outcome = broken(error)
+            await self._pool.go_on(there.begun_alone(outcome), call, awaited, context)
         elif begun is not None:
             await self._pool.run(begun, partial(self.tell, there))
 

@@ -11,7 +11,7 @@ list. Each handler has context variables of its own all the same.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any
 
 from penstock.client.app import Penstock
@@ -21,7 +21,6 @@ from penstock.client.execute import (
     BatchOutcome,
     Outcome,
     Prepared,
-    broken,
     gathered,
 )
 from penstock.model.resuming import resumed
@@ -102,29 +101,18 @@ class AsyncPool:
                 self._begin_rest(left)
                 return
 
-    async def run_alone(
-        self, call: Coroutine[Any, Any, Outcome], begun: Callable[[Outcome | None], Work]
+    async def go_on(
+        self, work: Work, call: Coroutine[Any, Any, Outcome], awaited: Any, within: Context
     ) -> None:
-        """As `run` with one of them, whose Work is made behind its first step: no job waits for that.
-        `begun` is given the outcome, where that step was the last."""
-        context = copy_context()
-        awaited, outcome = None, None
-        try:
-            awaited = context.run(call.send, None)
-        except StopIteration as done:
-            outcome = done.value
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - not the handler's: ours, or beside it
-            outcome = broken(error)
-        work = begun(outcome)
-        if outcome is None:
+        """The rest of a call whose first step was made elsewhere, in this task; none, if there is an
+        outcome."""
+        if work.outcome is None:
             work.handle = asyncio.current_task(self._loop)
             try:
-                work.outcome = await resumed(call, awaited, context.run)
+                work.outcome = await resumed(call, awaited, within.run)
             except GeneratorExit:
                 raise
-            except BaseException as error:  # noqa: BLE001 - as above
+            except BaseException as error:  # noqa: BLE001 - not the handler's: ours, or beside it
                 work.broke(error)
         self._ended(work)
 
