@@ -82,6 +82,7 @@ class Claimer:
         self._freed = asyncio.Event()
         self._asking: asyncio.Task[Lease | None] | None = None
         self._held_back = 0  # by how many
+        self._shunned: frozenset[str] = frozenset()  # queues
         self._again = Again(asyncio.get_running_loop().time)
         self._unanswered = ""  # why, as the log has it, while the store gives no answer
 
@@ -97,6 +98,16 @@ class Claimer:
     def _to_the_front(self) -> None:
         if self._idle.is_set() and self._asking is not None and not self._fronting:
             self._asking.cancel()
+
+    def shun(self, queues: frozenset[str]) -> None:
+        """Nothing is claimed from these, until others are said, or none."""
+        self._shunned = queues
+        if self._asking is not None and not self._fronting:
+            self._asking.cancel()
+        self.wake()
+
+    def _order(self) -> list[str]:
+        return [queue for queue in self._shares.order() if queue not in self._shunned]
 
     @asynccontextmanager
     async def held_back(self) -> AsyncIterator[None]:
@@ -115,7 +126,7 @@ class Claimer:
         """Until it is cancelled; what is handed over then, the store takes back."""
         while True:
             room = 0 if self._held_back or self._left() <= 0 else self._room()
-            if room <= 0:
+            if room <= 0 or not self._order():
                 self._freed.clear()
                 await self._freed.wait()
                 continue
@@ -132,7 +143,8 @@ class Claimer:
     async def _ask(self, room: int) -> bool:
         """Whether there was an answer. A task of its own, so that the claim can be taken back without
         ending the rest."""
-        self._fronting = self._front is not None and self._idle.is_set()
+        idle = self._idle.is_set() and not self._shunned
+        self._fronting = self._front is not None and idle
         claim = self._claim_at_front(room) if self._fronting else self._claim(room)
         asking = self._asking = asyncio.ensure_future(claim)
         try:
@@ -178,7 +190,7 @@ class Claimer:
         return self._shares.order()
 
     async def _claim(self, room: int) -> Lease | None:
-        order = self._shares.order()
+        order = self._order()
         if not self._mixed:
             return await self._call(order, room * (self._batches[order[0]] or 1), WAIT_MS)
         # A claim asks all its queues for the same number. Those with batch tasks are asked for a

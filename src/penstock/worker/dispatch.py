@@ -303,11 +303,24 @@ class Dispatch:
     def give_back_waiting(self) -> None:
         """What has not been started goes back at once."""
         self.stopping = True
+        waiting, self._waiting = list(self._waiting), deque()
+        self._give_back(waiting)
+
+    def give_back_for(self, pool: Pool, unbegun: list[Work]) -> None:
+        """The same for one pool that cannot begin with anything for a while, nor with what it has."""
+        waiting = [work for work in self._waiting if self._pool_of(work.task) is pool]
+        self._waiting = deque(work for work in self._waiting if work not in waiting)
+        self._give_back(waiting + unbegun)
+        self._start()
+        if not self.running:
+            self.idle.set()
+
+    def _give_back(self, works: list[Work]) -> None:
         by_lease: dict[Held, list[int]] = {}
-        for work in self._waiting:
+        for work in works:
+            self.running.discard(work)
             by_lease.setdefault(work.held, []).extend(work.ids)
             work.held.works.discard(work)
-        self._waiting.clear()
         for held, ids in by_lease.items():
             held.decided += len(ids)
             self._acker.release(held, ids)

@@ -14,6 +14,7 @@ wake a core that sleeps takes longer than a job's whole way.
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -116,6 +117,8 @@ class Front:
             return
         there.heard.set()
         if begun := there.made():
+            if there.left is not None:
+                self._pool.lend(there.left)
             self._adopt(begun[0].held, begun)
         elif there.lease is not None:
             self._take(there.lease)
@@ -154,7 +157,8 @@ class Front:
                 outcome = broken(error)
             await self._pool.go_on(there.begun_alone(outcome), call, awaited, context)
         elif begun is not None:
-            await self._pool.run(begun, partial(self.tell, there))
+            there.left = deque(begun)
+            await self._pool.run(there.left, partial(self.tell, there))
 
     def _alone(self, job: Single) -> Coroutine[Any, Any, Outcome] | None:
         """The call, not begun, of one plain job, if it can be made here and now."""
@@ -204,7 +208,10 @@ class _There:
         self.found = False  # set when what follows is
         self.single: Single | None = None  # of which lease and works are made when somebody asks
         self.lease: Lease | None = None
-        self.begun: list[Work] | None = None  # of that lease, all of it
+        self.begun: list[Work] | None = None  # of that lease, all of it …
+        self.left: deque[Work] | None = (
+            None  # … and of these what has not begun, where there are some
+        )
         self.error: PenstockError | None = None
         self.heard = asyncio.Event()  # of the home thread: it knows
         self._deciding = threading.Lock()

@@ -59,7 +59,10 @@ class HandlersLoop(uvloop.Loop):
             super().stop()
             return
         # Looked for when it is asked: a note of who runs would be paid by every job.
-        who = self._who(frame.f_code for frame, _ in walk_stack(sys._getframe())) or LEFT_BEHIND
+        who = (
+            task_within(self._app, (frame.f_code for frame, _ in walk_stack(sys._getframe())))
+            or LEFT_BEHIND
+        )
         self._tell(who, "tried to stop the event loop, which other jobs run on: it goes on")
 
     def _went_on(self, error: BaseException) -> None:
@@ -68,7 +71,7 @@ class HandlersLoop(uvloop.Loop):
         while trace is not None and _passed(trace.tb_frame):
             trace = trace.tb_next
         error.__traceback__ = trace  # the job that fails of it is told its own frames
-        who = self._who(frame.f_code for frame, _ in walk_tb(trace))
+        who = task_within(self._app, (frame.f_code for frame, _ in walk_tb(trace)))
         if who is None and trace is not None:
             code = trace.tb_frame.f_code
             who = f"{code.co_qualname} ({code.co_filename}:{trace.tb_lineno})"
@@ -84,19 +87,20 @@ class HandlersLoop(uvloop.Loop):
             self._told.add((who, what))
             log.error(f"%s {what}", who, *said)
 
-    def _who(self, codes: Iterable[CodeType]) -> str | None:
-        """The task whose handler, or a function within it, is among these."""
-        handlers = {
-            code: task.name
-            for task in self._app.tasks.values()
-            if (code := getattr(unwrap(task.handler), "__code__", None)) is not None
-        }
-        for code in codes:
-            for handler, name in handlers.items():
-                within = code.co_qualname.startswith(f"{handler.co_qualname}.<locals>.")
-                if code is handler or (within and code.co_filename == handler.co_filename):
-                    return f"task {name!r}"
-        return None
+
+def task_within(app: Penstock, codes: Iterable[CodeType]) -> str | None:
+    """The task whose handler, or a function within it, is among these."""
+    handlers = {
+        code: task.name
+        for task in app.tasks.values()
+        if (code := getattr(unwrap(task.handler), "__code__", None)) is not None
+    }
+    for code in codes:
+        for handler, name in handlers.items():
+            within = code.co_qualname.startswith(f"{handler.co_qualname}.<locals>.")
+            if code is handler or (within and code.co_filename == handler.co_filename):
+                return f"task {name!r}"
+    return None
 
 
 def _passed(frame: FrameType) -> bool:

@@ -34,6 +34,7 @@ from penstock.worker.parking import Parking
 from penstock.worker.pools.async_ import AsyncPool
 from penstock.worker.pools.processes import ProcessPool
 from penstock.worker.pools.threads import ThreadPool
+from penstock.worker.pulse import Pulse
 from penstock.worker.reaching import reached
 from penstock.worker.reporting import Reports
 from penstock.worker.settings import WorkerSettings
@@ -66,6 +67,7 @@ class Worker:
         self.outlived = False  # set when it ends because it reached a limit
         self.abandoned = False  # set when it ends without handlers that do not stop
         self.ended = threading.Event()  # nothing more is heard of it
+        self.thread = 0  # of asynchronous handlers
         self._stops = 0  # how often it was told to
         # Wakes the home thread. Signals come at any instant, so it takes no lock.
         self._hear: Callable[[], object] | None = None
@@ -73,6 +75,7 @@ class Worker:
     async def run(self) -> Counts:
         """Work until told to stop. Asynchronous handlers run on the loop that this is called on."""
         home = self.app.home
+        self.thread = threading.get_ident()
         living = asyncio.run_coroutine_threadsafe(self._live(asyncio.get_running_loop()), home.loop)
         ended = asyncio.wrap_future(living)
         if self.alone:  # whoever cancels this is a handler, and means everything on its loop
@@ -190,7 +193,15 @@ class _Life:
             idle=self.dispatch.idle,
             front=self._front(handlers) if worker.alone else None,
         )
-        self.dispatch.keep = self._heartbeat.keep
+        self._pulse = Pulse(
+            app,
+            handlers,
+            worker.thread,
+            runs=self._loop_runs,
+            begun=lambda: self._loop_pool.begun,
+            stuck=self._stuck,
+        )
+        self.dispatch.keep = self._keep
         self.dispatch.wake = self._claimer.wake
         self.dispatch.settle = self._claimer.settle
         self._parking.claimer = self._claimer
@@ -216,6 +227,21 @@ class _Life:
         if self._settings.pool == "async" and task.is_async:
             return self._loop_pool
         return self._threads
+
+    def _keep(self, held: Held) -> None:
+        self._heartbeat.keep(held)
+        if self._settings.pool == "async":
+            self._pulse.watch()
+
+    def _loop_runs(self) -> bool:
+        return any(self._pool_of(work.task) is self._loop_pool for work in self.dispatch.running)
+
+    def _stuck(self, stuck: bool) -> None:
+        """The handlers' loop does not answer any more, or again."""
+        queues = {each.plan.queue for each in self._worker.app.tasks.values() if each.is_async}
+        self._claimer.shun(frozenset(queues if stuck else ()))
+        if stuck:
+            self.dispatch.give_back_for(self._loop_pool, self._loop_pool.take_back())
 
     def _ended(self, works: list[Any]) -> None:
         self._reports.listen()
@@ -332,6 +358,7 @@ class _Life:
         return not telling.cancelled() and telling.result()
 
     async def close(self) -> None:
+        self._pulse.close()
         await self._owned.end()
         await self._threads.close()
         await self._processes.close()

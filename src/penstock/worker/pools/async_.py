@@ -10,7 +10,9 @@ list. Each handler has context variables of its own all the same.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -44,13 +46,33 @@ class AsyncPool:
         self._loop = loop  # of the handlers
         self._home = home
         self._tell = ended
+        self.begun = 0  # handlers, so far
+        self._given: deque[deque[Work]] = deque()  # lists of work, of which some may not have begun
         self._done: list[Work] = []  # in this turn
         self._flushing: asyncio.Handle  # at whose end they are told
 
     # -- on the home thread ----------------------------------------------------------------------
 
     def start(self, works: list[Work]) -> None:
-        self._loop.call_soon_threadsafe(self.begin, works)
+        given = deque(works)
+        self.lend(given)
+        self._loop.call_soon_threadsafe(self.begin, given)
+
+    def lend(self, works: deque[Work]) -> None:
+        """The loop takes the first of them, one at a time, until there is none."""
+        while self._given and not self._given[0]:
+            self._given.popleft()
+        self._given.append(works)
+
+    def take_back(self) -> list[Work]:
+        """What has not begun, and will not. Either side takes what it gets: nothing is had twice."""
+        found = []
+        for works in self._given:
+            with suppress(IndexError):
+                while True:
+                    found.append(works.popleft())
+        self._given.clear()
+        return found
 
     def interrupt(self, work: Work) -> None:
         self._loop.call_soon_threadsafe(self._cancel, work)
@@ -60,16 +82,21 @@ class AsyncPool:
 
     # -- on the handlers' loop -------------------------------------------------------------------
 
-    def begin(self, works: Iterable[Work]) -> None:
+    def begin(self, works: deque[Work]) -> None:
         self._loop.create_task(self.run(works))
 
-    async def run(self, works: Iterable[Work], begun: Callable[[], object] | None = None) -> None:
+    async def run(self, works: deque[Work], begun: Callable[[], object] | None = None) -> None:
         """Run the first of them that waits for something, and those before it; begin the others.
         `begun` is called behind the first step of all, and before any end is told."""
         task: asyncio.Task[Any] | None = None  # this one, once somebody asks
         call: Coroutine[Any, Any, Any] | None
-        left = iter(works)
-        for work in left:
+        waited = False  # then another task has the rest
+        while works and not waited:
+            try:
+                work = works.popleft()
+            except IndexError:  # taken back in this instant
+                return
+            self.begun += 1
             try:
                 if work.why is None and work.task.unseen and not self._watched:
                     # Nearly all of them: `_called` without the call of it.
@@ -84,7 +111,8 @@ class AsyncPool:
                         self.tell_first(begun)
                         begun = None
                     work.handle = asyncio.current_task(self._loop)
-                    self._begin_rest(left)
+                    waited = True
+                    self._begin_rest(works)
                     work.outcome = await resumed(call, awaited, context.run)
             except StopIteration as done:
                 work.outcome = done.value
@@ -98,7 +126,7 @@ class AsyncPool:
             self._ended(work)
             task = task or asyncio.current_task(self._loop)
             if task is not None and task.cancelling():  # by a handler, for itself alone
-                self._begin_rest(left)
+                self._begin_rest(works)
                 return
 
     async def go_on(
@@ -116,10 +144,9 @@ class AsyncPool:
                 work.broke(error)
         self._ended(work)
 
-    def _begin_rest(self, left: Iterator[Work]) -> None:
-        rest = list(left)
-        if rest:
-            self.begin(rest)
+    def _begin_rest(self, works: deque[Work]) -> None:
+        if works:
+            self.begin(works)
 
     def _called(self, work: Work) -> Coroutine[Any, Any, Any] | None:
         """The call of its handler that somebody looks at, not begun; None if it ends without one."""
