@@ -174,7 +174,7 @@ def test_many_short_ones_in_a_row_are_not_taken_for_one_that_holds_up() -> None:
 def test_who_holds_it_up_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pulse, "TELL_S", 0.2)
+    monkeypatch.setattr(pulse, "TOLD", 4)
     caplog.set_level(logging.INFO, "penstock.worker")
     shop = Shop()
 

@@ -23,8 +23,10 @@ from penstock.worker.looping import LEFT_BEHIND, task_within
 log: Final = logging.getLogger("penstock.worker")
 
 LOOK_S: Final = 0.05
-STUCK_S: Final = 0.1  # without an answer
-TELL_S: Final = 1.0  # … before somebody should know
+# Looks without an answer. They are counted, and not the time: of a machine that stood still, or a home
+# thread that did, nothing follows for the loop.
+STUCK: Final = 3
+TOLD: Final = 20  # … before somebody should know
 
 
 class Pulse:
@@ -51,6 +53,7 @@ class Pulse:
         self._answered = True
         self._last = 0  # of `begun`
         self._since = 0.0  # it has answered, or begun something
+        self._missed = 0  # looks, since then
         self._stuck = False
         self._said = False
 
@@ -67,12 +70,14 @@ class Pulse:
         self._timer = None
         now, begun = self._home.time(), self._begun()
         if self._answered or begun != self._last:
-            self._since, self._last = now, begun
+            self._since, self._last, self._missed = now, begun, 0
             self._free()
-        elif now - self._since >= STUCK_S and not self._stuck:
+        else:
+            self._missed += 1
+        if self._missed >= STUCK and not self._stuck:
             self._stuck = True
             self._tell(True)
-        if self._stuck and now - self._since >= TELL_S and not self._said:
+        if self._missed >= TOLD and not self._said:
             self._said = True
             self._say(now - self._since)
         if self._stuck or self._runs():
