@@ -53,9 +53,7 @@ def test_a_queue_that_does_not_exist_is_an_error_that_names_the_nearest(cli: Cli
         cli(*words.split(), "email", code=1)
         told = "there is no queue email; did you mean emails?"
         new = words in ("queues pause", "queues limit")
-        assert cli.told == told + ("; --new makes it before its first job\n" if new else "\n"), (
-            words
-        )
+        assert cli.told == told + (" --new makes it before its first job\n" if new else "\n"), words
     assert [each["queue"] for each in cli.json("queues", "ls")["queues"]] == ["emails"]
 
 

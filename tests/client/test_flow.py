@@ -221,6 +221,28 @@ async def test_a_group_without_members_comes_to_an_empty_list(
 
 
 @on_stores
+async def test_what_follows_a_group_without_members_need_wait_for_nothing(
+    t: Tasks, worker: SmallWorker
+) -> None:
+    graph = Flow()
+    rows = graph.add(group(*[t.number.s(n) for n in range(0)]))
+    graph.add(t.show.s(rows))
+    parts = [
+        (group().then(t.total.s()), 0),
+        (chain(group(), t.show.s()), "[]"),
+        (chain(group(group(), group()), t.show.s()), "[[], []]"),
+        (chain(group(group(), t.number.s(1)), t.show.s()), "[[], 1]"),
+        (graph, "[]"),
+    ]
+    flows = [(await part.apush(), expected) for part, expected in parts]
+    first = await flows[0][0].last.aget()
+    assert (first.payload, first.headers, first.depends_on) == (b'{"numbers":[]}', None, ())
+    await worker.drain()
+    for flow, expected in flows:
+        assert await flow.aresult() == expected
+
+
+@on_stores
 async def test_a_part_may_be_pushed_again(t: Tasks, worker: SmallWorker) -> None:
     part = chain(t.number.s(1), t.add.s())
     first, second = await part.apush(), await part.apush()

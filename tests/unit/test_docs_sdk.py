@@ -1,5 +1,6 @@
 """The pages of the SDK are run as they stand; its tables name every option."""
 
+import inspect
 import json
 import os
 import re
@@ -9,12 +10,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock.client.app import Repeats
+from penstock.client.middleware import Middleware
 from penstock.client.options import Options, TaskOptions
+from penstock.model.job import Job, JobOptions
+from tests.snippets import run
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -105,6 +110,26 @@ def test_every_option_is_in_its_table(first: str, kind: type) -> None:
     if kind is TaskOptions:
         own = {name: said for name, said in own.items() if name not in Options.__annotations__}
     assert listed == list(own)
+
+
+def test_the_reference_s_blocks_are_true() -> None:
+    for block in programs(REFERENCE):
+        names: dict[str, Any] = {}
+        run(block, names)
+        names["app"].close()
+
+
+def test_what_a_job_and_a_hook_have_is_named() -> None:
+    hooks = {name for name in vars(Middleware) if name[0] != "_"}
+    for name in hooks:
+        parameters = ", ".join(inspect.signature(vars(Middleware)[name]).parameters)
+        assert f"| `{name}({parameters})` |" in REFERENCE
+    section = REFERENCE.partition("`ctx.job` is the job")[2].partition("Everything else")[0]
+    named = set(re.findall(r"`(\w+)`", section)) - {"redelivered"}
+    claimed = list(Job.__struct_fields__)[: Job.__struct_fields__.index("state")]
+    assert named == set(claimed) - {"more_keys"}
+    options = set(re.findall(r"`options\.(\w+)`", section))
+    assert options <= set(JobOptions.__struct_fields__)
 
 
 def test_what_may_be_said_of_a_schedule_is_named() -> None:

@@ -77,6 +77,16 @@ async def cancels() -> str:
 
 
 @app.task(max_attempts=1)
+async def cancels_itself(how: str) -> str:
+    """And waits for nothing that could be cancelled."""
+    tasks = {asyncio.current_task()} if how == "itself" else asyncio.all_tasks()
+    for task in tasks:
+        assert task is not None
+        task.cancel()
+    return "went on"
+
+
+@app.task(max_attempts=1)
 async def exits(how: str) -> str:
     async def here() -> None:
         await leaves(SystemExit)

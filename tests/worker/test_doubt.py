@@ -119,7 +119,7 @@ def test_an_ack_that_was_not_heard_in_time_is_one(caplog: pytest.LogCaptureFixtu
     assert counted(counts) == "1 lost"
     assert job is not None
     assert job.state is State.CANCELLED
-    assert "1 job was not ended by this worker" in caplog.text
+    assert "1 job was not ended by this worker: its ack came too late. " in caplog.text
 
 
 @pytest.mark.parametrize("retain", ["0s", "1h"])

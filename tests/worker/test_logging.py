@@ -4,18 +4,19 @@ import asyncio
 import json
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from penstock import Penstock
+from penstock import Context, Penstock
 from penstock.model.job import JobSpec
 from penstock.worker.counts import Counts
 from tests.faults.stores import ROOT
 from tests.worker import shop
-from tests.worker.harness import closing, ending, eventually, run, working
+from tests.worker.harness import changing, closing, ending, eventually, run, told_of, working
 from tests.worker.spawned import reaching, serving, worker
 
 PAGE = ROOT / "docs" / "how-to" / "run-workers.md"
@@ -194,6 +195,46 @@ def test_a_dead_job_whose_result_was_refused_is_told_with_its_task(
 
     job = run(case)
     assert records(caplog, "is dead: ResultRefused") == [(job, "large", "q")]
+
+
+@pytest.mark.parametrize("pool", ["async", "thread"])
+def test_a_cancelled_job_that_speaks_is_stopped_by_it_and_told_of_once(
+    pool: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its lease is long: the next beat would find it gone after minutes."""
+    app = Penstock("memory://")
+
+    @app.task(name="speaks", queue="q")
+    async def speaks(ctx: Context) -> None:
+        while True:
+            ctx.progress(1)
+            ctx.partial(1)
+            await asyncio.sleep(0.001)
+
+    @app.task(name="says", queue="q")
+    def says(ctx: Context) -> None:
+        while True:
+            ctx.progress(1)
+            ctx.partial(1)
+            time.sleep(0.001)
+
+    async def case() -> int:
+        async with closing(app), working(app, pool=pool, lease_ms=600_000) as worker:
+            begun = await changing(app, "progress")
+            job = await (speaks if pool == "async" else says).apush()
+            await told_of(begun, [job])
+            assert await job.acancel()
+
+            async def lost() -> bool:
+                return worker.counts.lost == 1
+
+            await eventually(lost)
+            return job.id
+
+    job = run(case)
+    task = "speaks" if pool == "async" else "says"
+    assert records(caplog, "was not heard") == [(job, task, "q")]
+    assert records(caplog, "taken away") == [(job, task, "q")]
 
 
 def test_a_job_that_does_not_stop_is_told_with_its_task(caplog: pytest.LogCaptureFixture) -> None:

@@ -248,6 +248,24 @@ def test_words_about_a_job_that_has_ended_are_not_heard_and_end_no_process(
     assert not caplog.messages
 
 
+@pytest.mark.parametrize(
+    ("pool", "how"),
+    [("async", "itself"), ("thread", "itself"), ("process", "itself"), ("process", "all")],
+)
+def test_a_handler_that_cancels_its_task_and_waits_for_nothing_has_answered(
+    pool: str, how: str
+) -> None:
+    """All tasks are cancelled in a process alone: on the loop of this test its own are among them."""
+
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
+            for _ in range(2):
+                assert await ending(await shop.cancels_itself.apush(how)) == "'went on'"
+
+    run(case)
+
+
 def test_a_cancelled_job_s_process_is_killed_and_a_shutdown_spends_nothing() -> None:
     async def case() -> None:
         app = shop.app

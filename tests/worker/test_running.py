@@ -625,5 +625,6 @@ def test_jobs_of_a_flow_get_the_results_of_those_before_them(pool: str) -> None:
             flow = chain(group(add.s(1, 2), add.s(3, 4)).then(total.s()), squares.s())
             pushed = await flow.apush()
             assert await pushed.aresult("30s") == 100
+            assert await (await group().then(total.s()).apush()).aresult("30s") == 0
 
     run(case)

@@ -177,7 +177,7 @@ def preview(
     except Invalid as error:
         # Meant as one, and wrong.
         if error.field == "tz" or what.startswith("@") or len(what.split()) >= 5:
-            note(str(error))
+            note(f"{'--tz' if error.field == 'tz' else 'CRON'}: {error.message}")
             raise typer.Exit(WRONG) from None
         if not what.strip():
             note(_neither(what))
@@ -241,6 +241,6 @@ def _moved(by: timedelta) -> str:
 
 def add(app: typer.Typer) -> None:
     register(app, ls)
-    register(app, put, creates=True)
+    register(app, put, creates=True, words={"at": "--daily"})
     register(app, rm)
     app.command("next")(preview)

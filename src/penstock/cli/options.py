@@ -94,9 +94,16 @@ def rate(help_: str, *names: str) -> Any:
     return typer.Option(*names, parser=read(rate_of), metavar="N/DURATION", help=help_)
 
 
-def number(help_: str, *names: str) -> Any:
+def number(help_: str, *names: str, low: int = 0, high: int = MAX_ID) -> Any:
     """An option that is a number, or none."""
-    return typer.Option(*names, parser=read(number_of), metavar="N", help=help_)
+
+    def within(said: str) -> int | str:
+        value = number_of(said)
+        if isinstance(value, int) and not low <= value <= high:
+            raise Invalid(f"{value} is neither {NO_LIMIT} nor from {low} to {high}")
+        return value
+
+    return typer.Option(*names, parser=read(within), metavar="N", help=help_)
 
 
 def read(parse: Callable[[str], T]) -> Callable[[str], T]:

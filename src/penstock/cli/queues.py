@@ -9,6 +9,7 @@ from rich.text import Text
 from penstock.cli.options import NO_LIMIT, Queue, duration, number, rate
 from penstock.cli.session import NOT_SO, Session, register
 from penstock.cli.show import NOTHING, STYLES, facts, many, plain, span, table
+from penstock.model.checks_values import MAX_INT32
 from penstock.model.duration import say_ms
 from penstock.model.errors import Invalid, NotFound
 from penstock.model.lifecycle import State
@@ -89,7 +90,8 @@ async def _info(at: Session, queue: str, new: bool) -> QueueInfo:
         try:
             return await at.queue(queue)
         except NotFound as error:
-            raise NotFound(f"{error.message}; --new makes it before its first job") from None
+            stop = "" if error.message.endswith("?") else ";"
+            raise NotFound(f"{error.message}{stop} --new makes it before its first job") from None
     (info,) = await at.store.queues(at.tenant, [queue])
     return info
 
@@ -100,7 +102,9 @@ async def limit(
     *,
     rate_: Annotated[Any, rate("Claims at most: 100/s, 10/5m, none.", "--rate")] = None,
     burst: Annotated[int | None, typer.Option(min=1, help="Of the rate, at one instant.")] = None,
-    concurrency: Annotated[Any, number("Active jobs at most, or none.")] = None,
+    concurrency: Annotated[
+        Any, number("Active jobs at most, or none.", low=1, high=MAX_INT32)
+    ] = None,
     group_rate: Annotated[Any, rate("Claims of one group at most.")] = None,
     group_concurrency: Annotated[
         int | None, typer.Option(min=1, help="Active jobs of one group at most.")

@@ -203,12 +203,14 @@ def register(
     in_memory: bool = False,
     endless: bool = False,
     asks: str | None = None,
+    words: Mapping[str, str] = _NO_WORDS,
 ) -> None:
     """Make a coroutine function a command.
 
     `creates`: it may be the first to use a store. `in_memory`: that store may end with it.
     `endless`: Ctrl-C is how it ends. `asks`: what whoever calls it is asked before the store is
-    opened, with the command's arguments in it.
+    opened, with the command's arguments in it. `words`: its options that the store knows by
+    another name.
     """
     own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
     groups = {each.name: each.annotation for each in own if _is_flags(each.annotation)}
@@ -226,15 +228,15 @@ def register(
             creates=creates,
             in_memory=in_memory,
             endless=endless,
-            words=words,
+            words=said_as,
         )
         raise typer.Exit(done)
 
     parameters = [each for each in own if each.name not in groups]
     for kind in shared:
         parameters += _parameters(kind)
-    words = dict(map(_said_as, parameters))
-    del words["url"]  # which may have been said in other places
+    said_as = {**dict(map(_said_as, parameters)), **words}
+    del said_as["url"]  # which may have been said in other places
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [each.replace(kind=keyword) for each in parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

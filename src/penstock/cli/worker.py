@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import Invalid, PenstockError
 from penstock.telemetry import logs
 from penstock.worker import process
 from penstock.worker.settings import said
@@ -17,6 +17,10 @@ def work(flags: Mapping[str, Any], processes: int | None) -> int:
     """Answers the exit code: 0 after a graceful end, 2 if it could not begin."""
     try:
         settings = said(flags)
+    except Invalid as error:
+        print(f"--{error.field.replace('_', '-')}: {error.message}", file=sys.stderr)
+        return 2
+    try:
         logs.configure(settings.log_format, settings.log_level)
         limited = settings.max_jobs is not None or settings.max_rss_mb is not None
         if processes is not None or limited:

@@ -217,15 +217,15 @@ class Flow(Part[Any]):
         for step in self._steps:
             graph.outputs[step] = step.part.lay(graph, _joined(graph, step.after) or before)
         # What nobody has named or come after is what it all comes to.
-        outputs = [graph.outputs[step] for step in self._steps]
-        used = {place for node in graph.nodes for place in node.after}
-        ends = [each for each in outputs if used.isdisjoint(each.ends)]
+        ends = [graph.outputs[step] for step in self._steps if step not in graph.used]
         return ends[0] if len(ends) == 1 else _all(ends)
 
 
 def _joined(graph: Graph, after: "Step[Any] | Sequence[Step[Any]]") -> Output | None:
     if isinstance(after, Step):
+        graph.used.add(after)
         return graph.outputs[after]
+    graph.used.update(after)
     outputs = [graph.outputs[each] for each in after]
     if len(outputs) == 1:
         return outputs[0]
@@ -243,6 +243,7 @@ def _resolved(said: Any, graph: Graph) -> Any:
         output = graph.outputs.get(said)
         if output is None:
             raise Invalid(f"{said!r} is not an earlier step of this flow")
+        graph.used.add(said)
         return output
     if isinstance(said, list | tuple) and said and all(isinstance(each, Step) for each in said):
         return _all([_resolved(each, graph) for each in said])

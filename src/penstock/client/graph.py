@@ -43,6 +43,7 @@ class Graph:
         self.app = app
         self.nodes: list[Node] = []
         self.outputs: dict[Any, Output] = {}  # of the steps of a `Flow`
+        self.used: set[Any] = set()  # the steps that others name, or come after
         self._keys: set[tuple[str, str]] = set()
 
     def add(

@@ -85,9 +85,11 @@ def with_holes(
                 f" say {task.name}.si(…) if it needs none"
             )
         holes[free] = first
-    said.update(dict.fromkeys(holes))
+    known = {name: shape for name, shape in holes.items() if _names_nothing(shape)}
+    said.update({**dict.fromkeys(holes), **known})
     payload = task.arguments.encode(codec, bound.args, bound.kwargs)
-    return payload, _header(holes) if holes else None
+    unknown = {name: shape for name, shape in holes.items() if name not in known}
+    return payload, _header(unknown) if unknown else None
 
 
 def _item(
@@ -107,7 +109,15 @@ def _item(
                 f" before it: say {task.name}.s(), or {task.name}.si(…) if it needs none"
             )
         args = (None,)
+    if shape is not None and _names_nothing(shape):
+        args, shape = (shape, *args[1:]), None
     return task.arguments.encode(codec, args, kwargs), None if shape is None else _header(shape)
+
+
+def _names_nothing(shape: Shape) -> bool:
+    """Whether it is known at the push: groups without members come to empty lists, and a job that
+    takes nothing else may wait for nobody, so that nobody would fill it in."""
+    return isinstance(shape, list) and all(map(_names_nothing, shape))
 
 
 def _header(holes: Any) -> str:

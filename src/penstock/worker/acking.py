@@ -12,7 +12,7 @@ long as the lease is: extending it is refused as well, so by then it is over and
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Any, Final, TypeVar
 
 from penstock.client.execute import DONE, BatchOutcome, Completed, Failed, Interrupted, Outcome
@@ -138,19 +138,19 @@ class Acker:
                 held.lease_s,
             )
         except Doubtful:
-            heard = await self._heard(held, ids, ack_by(self._worker), "acks")
+            heard = await self._heard(held, ids, ack_by(self._worker), "ack")
             acked = Acked(Ids.of(job.id for job in heard))
         except LeaseLost:
             acked = Acked(Ids(), Ids.of(ids))
         except REFUSED:
-            self._unknown(ids, "acks")
+            self._unknown(ids, "ack")
             return
         except (Invalid, PayloadTooLarge, BatchTooLarge) as error:
             await self._too_large(held, ids, results, error)
             return
         self._counts.completed += len(acked.acked)
         if acked.lost:
-            self.lost(acked.lost, "their acks came too late")
+            self.lost(acked.lost, _too_late("ack", acked.lost))
 
     async def _too_large(
         self, held: Held, ids: list[int], results: dict[int, bytes], error: PenstockError
@@ -192,19 +192,19 @@ class Acker:
             )
         except Doubtful:
             heard = failure_by(self._worker, error.kind)
-            for known in await self._heard(held, ids, heard, "failures"):
+            for known in await self._heard(held, ids, heard, "failure"):
                 self._counts.failed += 1
                 note(known.id, known.state)
         except REFUSED:
-            self._unknown(ids, "failures")
+            self._unknown(ids, "failure")
         except LeaseLost:
-            self.lost(Ids.of(ids), "their failures came too late")
+            self.lost(Ids.of(ids), _too_late("failure", ids))
         else:
             self._counts.failed += len(told.jobs)
             for job in told.jobs:
                 note(job.id, job.state)
             if told.lost:
-                self.lost(told.lost, "their failures came too late")
+                self.lost(told.lost, _too_late("failure", told.lost))
         finally:
             self.told(held)
 
@@ -226,12 +226,12 @@ class Acker:
             )
             self._counts.released += len(given.released)
         except Doubtful:
-            heard = await self._heard(held, ids, release_by(self._worker), "releases")
+            heard = await self._heard(held, ids, release_by(self._worker), "release")
             self._counts.released += len(heard)
         except REFUSED:
-            self._unknown(ids, "releases")
+            self._unknown(ids, "release")
         except LeaseLost:
-            self.lost(Ids.of(ids), "they could not be given back in time")
+            self.lost(Ids.of(ids), _too_late("release", ids))
         finally:
             self.told(held)
 
@@ -257,9 +257,9 @@ class Acker:
         """The jobs whose end was heard though nobody answered; the others are lost, or in doubt."""
         found = await hindsight(self._look, held, ids, heard)
         if found.heard:
-            log.info("the %s of %d jobs had been heard", what, len(found.heard))
+            log.info("the %s had been heard", _of_jobs(what, found.heard))
         if found.lost:
-            self.lost(Ids.of(found.lost), f"their {what} came too late")
+            self.lost(Ids.of(found.lost), _too_late(what, found.lost))
         if found.unknown:
             self._unknown(found.unknown, what)
         return found.heard
@@ -267,9 +267,9 @@ class Acker:
     def _unknown(self, ids: Sequence[int], what: str) -> None:
         self._counts.doubtful += len(ids)
         log.warning(
-            "whether the %s of %d jobs were heard is not known: %s",
-            what,
-            len(ids),
+            "whether the %s %s heard is not known: %s",
+            _of_jobs(what, ids),
+            "was" if len(ids) == 1 else "were",
             list(ids[:20]),
             extra={"jobs": list(ids[:100])},
         )
@@ -313,3 +313,11 @@ class Acker:
                     self._refusals.over()
                 return answer
             await asyncio.sleep(again.pause_s())
+
+
+def _of_jobs(what: str, jobs: Sized) -> str:
+    return f"{what} of 1 job" if len(jobs) == 1 else f"{what}s of {len(jobs)} jobs"
+
+
+def _too_late(what: str, jobs: Sized) -> str:
+    return f"its {what} came too late" if len(jobs) == 1 else f"their {what}s came too late"

@@ -36,6 +36,7 @@ class Work(Struct, eq=False):
     results: dict[int, Any] | None = None  # of the jobs that it depends on, if asked for
     outcome: Outcome | BatchOutcome | None = None
     why: Why | None = None  # set when it is to be stopped
+    unheard: frozenset[int] = frozenset()  # jobs of it whose words nobody listens to any more
 
     @property
     def ids(self) -> Sequence[int]:

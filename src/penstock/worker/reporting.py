@@ -2,7 +2,8 @@
 
 `say` may be called from any thread. On the home thread what was said about one job since the last
 report is one report: the latest progress, all log lines. Partial results are events, each by itself.
-A job's last words go out before its end does.
+A job's last words go out before its end does. One that was taken away is found out by what it says: its
+lease is extended at once, so that its handler is stopped, and nothing more of it is sent.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.client.context import Report
-from penstock.model.errors import PenstockError
+from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.job import LogLine
 from penstock.model.store import Store
 from penstock.worker.held import Held, Work, facts_of
@@ -92,6 +93,8 @@ class Reports:
             if report.heartbeat:
                 self._beat(work.held)
                 continue
+            if job_id in work.unheard:
+                continue
             words = self._words.get(job_id)
             if words is None or words.work is not work:
                 words = self._words[job_id] = _Words(work)
@@ -122,6 +125,15 @@ class Reports:
             self._refusals.over()
         except REFUSED as error:
             self._refusals.say(error)
+        except LeaseLost as error:
+            if job_id not in work.unheard:
+                work.unheard |= {job_id}
+                _tell(job_id, work, error)
+                self._beat(work.held)
         except PenstockError as error:
-            facts = {**facts_of(work.job), "job": job_id}  # of a batch, one of its jobs
-            log.warning("what job %d said was not heard: %s", job_id, error, extra=facts)
+            _tell(job_id, work, error)
+
+
+def _tell(job_id: int, work: Work, error: PenstockError) -> None:
+    facts = {**facts_of(work.job), "job": job_id}  # of a batch, one of its jobs
+    log.warning("what job %d said was not heard: %s", job_id, error, extra=facts)

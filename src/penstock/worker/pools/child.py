@@ -22,7 +22,14 @@ from typing import Any
 from penstock.client.app import Penstock
 from penstock.client.context import Context, Report
 from penstock.client.errors import SoftTimeout
-from penstock.client.execute import Batch, BatchOutcome, Outcome, Prepared, gathered
+from penstock.client.execute import (
+    INTERRUPTED,
+    Batch,
+    BatchOutcome,
+    Outcome,
+    Prepared,
+    gathered,
+)
 from penstock.client.home import Home
 from penstock.descriptors import stand_in
 from penstock.protocol.framing import LARGEST, Frames, Message
@@ -80,7 +87,7 @@ class Child:
         if not isinstance(call, Prepared | Batch):
             return call
         if task.is_async:
-            return self._awaited(executor.run(call))  # type: ignore[no-any-return]
+            return self._awaited(call)
         outcome: Outcome | BatchOutcome | None = None
         try:
             with _SoftTimer(task.handler, task.plan.soft_timeout_ms):
@@ -90,10 +97,19 @@ class Child:
                 outcome = call.ended(executor.failed(task, error))
         return outcome
 
-    def _awaited(self, call: Any) -> Any:
+    def _awaited(self, call: Prepared | Batch) -> Outcome | BatchOutcome:
         if self._runner is None:
             self._runner = asyncio.Runner(loop_factory=partial(HandlersLoop, self._app))
-        return self._runner.run(call)
+        ended: list[Outcome | BatchOutcome] = []
+
+        async def run() -> None:
+            ended.append(await self._app.executor.run(call))
+
+        # A handler may cancel its own task, and answer before it waits for anything: the task is
+        # cancelled then, whatever it ended with.
+        with suppress(asyncio.CancelledError):
+            self._runner.run(run())
+        return ended[0] if ended else call.ended(INTERRUPTED)
 
 
 class _SoftTimer:
