@@ -22,6 +22,7 @@ from penstock.model.job import JobOptions, Lease
 from penstock.model.policy import LEASE_MS
 from penstock.model.store import Number
 from penstock.protocol.runs import TOKEN, Single
+from penstock.stores.clock import Instant
 from penstock.stores.granting import Grant, chunks_of, grant_of, lease_at_once, lease_of
 from penstock.stores.journal.base import JournalError
 from penstock.stores.prompt import Prompt, settle, tell
@@ -30,8 +31,6 @@ from penstock.stores.waiting import FAR, Line, Waiter
 
 if TYPE_CHECKING:
     from penstock.stores.engine import Engine
-
-Instant = tuple[int, int]  # now, elapsed
 
 WINDOW: Final = 4  # payload chunks read ahead of the claims
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from time import CLOCK_BOOTTIME, clock_gettime_ns, time_ns
 from typing import Protocol
 
+Instant = tuple[int, int]  # now, elapsed
+
 
 class Clock(Protocol):
     def now_ms(self) -> int:
@@ -13,7 +15,7 @@ class Clock(Protocol):
     def elapsed_ms(self) -> int:
         """Time that passed, by a clock that never jumps."""
 
-    def instant(self) -> tuple[int, int]:
+    def instant(self) -> Instant:
         """Both, as a command carries them."""
 
     def boot_id(self) -> str:
@@ -28,7 +30,7 @@ class SystemClock:
         # The boot clock: goes on while the machine sleeps, so that leases do.
         return clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000
 
-    def instant(self) -> tuple[int, int]:
+    def instant(self) -> Instant:
         # One call: who pushes to an idle worker waits for it.
         return time_ns() // 1_000_000, clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000
 
@@ -59,7 +61,7 @@ class SteadyClock:
     def elapsed_ms(self) -> int:
         return self.clock.elapsed_ms() + self.offset
 
-    def instant(self) -> tuple[int, int]:
+    def instant(self) -> Instant:
         now, elapsed = self.clock.instant()
         return now, elapsed + self.offset
 
@@ -81,7 +83,7 @@ class ManualClock:
     def elapsed_ms(self) -> int:
         return self.elapsed
 
-    def instant(self) -> tuple[int, int]:
+    def instant(self) -> Instant:
         return self.now, self.elapsed
 
     def boot_id(self) -> str:

@@ -50,8 +50,7 @@ from penstock.model.store import (
     Standing,
     run_of_one,
 )
-from penstock.stores.claims import Instant
-from penstock.stores.clock import Clock, ManualClock, SystemClock
+from penstock.stores.clock import Clock, Instant, ManualClock, SystemClock
 from penstock.stores.embedded_managing import EmbeddedManaging
 from penstock.stores.engine import Engine
 from penstock.stores.loading import bare, digest_of

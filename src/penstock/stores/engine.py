@@ -20,8 +20,8 @@ from penstock.kernel.timers import FOREVER
 from penstock.model.errors import Conflict, Invalid, PenstockError, RateLimited, Unavailable
 from penstock.model.event import EventSink
 from penstock.model.store import Durability
-from penstock.stores.claims import Claims, Instant
-from penstock.stores.clock import Clock
+from penstock.stores.claims import Claims
+from penstock.stores.clock import Clock, Instant
 from penstock.stores.ends import Ends
 from penstock.stores.finishing import in_a_thread
 from penstock.stores.journal.base import Journal, JournalError

@@ -175,19 +175,20 @@ class RemoteStore(RemoteManaging):
         if number is not UNNUMBERED:
             return await super().push_one(tenant, queue, payload, options, number)
         answer = self.push_begun(tenant, queue, payload, options)
-        link, run = self._link(), run_of_one(queue, payload, options)
         if answer is None:
+            link, run = self._link(), run_of_one(queue, payload, options)
             checks.check_push(tenant, [run], None, None, None, "", None, None, contents=False)
             answer = link.push_at_once(link.kinds.of(tenant, queue, options), payload)
-        if answer is None:
-            return (await link.joined.push(tenant, run)).runs[0].first
+            if answer is None:
+                return (await link.joined.push(tenant, run)).runs[0].first
         try:
             return await answer
         except Overloaded as error:
             if error.field != "producer":
                 raise
-        request = native_push.PushRun(tenant=tenant, runs=(packed_plain(run),))
-        return (await self._unnumbered(link, request)).first  # type: ignore[no-any-return]
+        packed = packed_plain(run_of_one(queue, payload, options))
+        request = native_push.PushRun(tenant=tenant, runs=(packed,))
+        return (await self._unnumbered(self._link(), request)).first  # type: ignore[no-any-return]
 
     def push_begun(
         self, tenant: str, queue: str, payload: bytes, options: tuple[JobOptions, ...]

@@ -308,9 +308,10 @@ class Dispatch:
 
     def give_back_for(self, pool: Pool, unbegun: list[Work]) -> None:
         """The same for one pool that cannot begin with anything for a while, nor with what it has."""
-        waiting = [work for work in self._waiting if self._pool_of(work.task) is pool]
-        self._waiting = deque(work for work in self._waiting if work not in waiting)
-        self._give_back(waiting + unbegun)
+        waiting, self._waiting = self._waiting, deque()
+        for work in waiting:
+            (unbegun if self._pool_of(work.task) is pool else self._waiting).append(work)
+        self._give_back(unbegun)
         self._start()
         if not self.running:
             self.idle.set()

@@ -129,7 +129,7 @@ class Front:
         call = begun = None
         try:
             store = await self._app.home.store()
-            claim = getattr(store, "claim_bare", store.claim)
+            claim = getattr(store, "claim_bare", store.claim)  # which servers' stores have
             given: Lease | Single | None = await claim(self._app.tenant, **there.said)
             if type(given) is Single and (call := self._alone(given)) is not None:
                 there.single = given
@@ -209,9 +209,7 @@ class _There:
         self.single: Single | None = None  # of which lease and works are made when somebody asks
         self.lease: Lease | None = None
         self.begun: list[Work] | None = None  # of that lease, all of it …
-        self.left: deque[Work] | None = (
-            None  # … and of these what has not begun, where there are some
-        )
+        self.left: deque[Work] | None = None  # … and what of it has not begun; unset of a single
         self.error: PenstockError | None = None
         self.heard = asyncio.Event()  # of the home thread: it knows
         self._deciding = threading.Lock()
