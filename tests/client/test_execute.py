@@ -196,6 +196,50 @@ def test_an_exception_that_cannot_say_itself(app: Penstock) -> None:
     assert outcome.error.message == "its message cannot be said: LookupError"
 
 
+def test_an_exception_whose_trace_cannot_be_written(app: Penstock) -> None:
+    error: Any = SyntaxError("a quote is missing")
+    error.filename, error.lineno, error.offset, error.text = "order.txt", 1, "7", b"name"
+    told = run(app, raising(error)).error
+    assert (told.kind, told.message) == ("SyntaxError", "a quote is missing (order.txt, line 1)")
+    assert told.trace == "its trace cannot be said: TypeError"
+
+
+class Nameless(type):
+    """A class that does not say what it is called."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__qualname__"):
+            raise LookupError(name)
+        return super().__getattribute__(name)
+
+
+def test_an_exception_whose_class_does_not_say_its_name(app: Penstock) -> None:
+    class Broken(Exception, metaclass=Nameless):
+        pass
+
+    for error in (
+        Broken("the bank is asleep"),
+        ExceptionGroup("both", [Broken("the bank is asleep")]),
+    ):
+        told = run(app, raising(error)).error
+        assert (told.kind, told.message) == ("Broken", "the bank is asleep")
+
+
+def test_a_message_that_is_a_text_of_another_class(app: Penstock) -> None:
+    class Safe(str):
+        def __str__(self) -> str:
+            return self
+
+    for error in (
+        ValueError(Safe("<b>no</b>")),
+        ExceptionGroup("", [ValueError(Safe("<b>no</b>"))]),
+    ):
+        outcome = run(app, raising(error), dead_on=ValueError)
+        assert (outcome.error.kind, outcome.error.message) == ("ValueError", "<b>no</b>")
+        assert type(outcome.error.message) is str
+        assert outcome.dead
+
+
 def test_a_cancelled_run_says_nothing_about_the_job(app: Penstock) -> None:
     assert run(app, raising(asyncio.CancelledError())) is INTERRUPTED
 

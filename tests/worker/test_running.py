@@ -404,6 +404,12 @@ def test_an_exit_beside_a_handler_ends_no_more_than_its_job(
         raise Unsayable
 
     @plain.task
+    def unwritable() -> None:
+        error: Any = SyntaxError("a quote is missing")
+        error.lineno, error.text = 1, b"name"
+        raise error
+
+    @plain.task
     async def takes(what: Exiting) -> None:
         pass
 
@@ -412,6 +418,7 @@ def test_an_exit_beside_a_handler_ends_no_more_than_its_job(
             assert [await ending(await watched.apush()) for _ in range(2)] == ["1", "1"]
         async with closing(plain), working(plain, pool=pool, concurrency=1):
             assert await ending(await wrong.apush()) == "dead Unsayable"
+            assert await ending(await unwritable.apush()) == "dead SyntaxError"
             assert await ending(await takes.apush(cast(Exiting, {"code": 3}))) == "dead SystemExit"
 
     run(case)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import msgspec
@@ -205,14 +206,13 @@ def job_error(error: BaseException) -> JobError:
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__") in _OURS:
         frames = frames.tb_next
-    lines = traceback.format_exception(type(error), error, frames, limit=-TRACE_FRAMES)
     kind, message = _told(error)
     # As it will be kept: from here it goes to another process, or into a log.
     return check_error(
         JobError(
             kind=kept_text(kind, MAX_NAME_BYTES) or "Exception",
             message=message,
-            trace="".join(lines),
+            trace=_trace(error, frames),
         )
     )
 
@@ -230,17 +230,17 @@ def _told(error: BaseException) -> tuple[str, str]:
     as they like, and the same failure must be the same error.
     """
     if not isinstance(error, BaseExceptionGroup):
-        return type(error).__name__, _message(error)
+        return _kind(error), _message(error)
     leaves: dict[tuple[str, str], str] = {}
     for leaf in _leaves(error):
-        kind, message = type(leaf).__name__, _message(leaf)
+        kind, message = _kind(leaf), _message(leaf)
         leaves.setdefault((kind, masked(message)), message)
     if len(leaves) == 1:
         (((kind, _), message),) = leaves.items()
         return kind, message
     said = [f"{kind}: {text}" if text else kind for (kind, _), text in sorted(leaves.items())]
     more = [f"and {len(said) - MOST_LEAVES} more"] if len(said) > MOST_LEAVES else []
-    return type(error).__name__, f"{error.message}: {'; '.join(said[:MOST_LEAVES] + more)}"
+    return _kind(error), f"{error.message}: {'; '.join(said[:MOST_LEAVES] + more)}"
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -251,11 +251,30 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+# An exception is the handler's, and so is its class: what they say of themselves may fail in turn.
+
+
+def _kind(error: BaseException) -> str:
+    """Not by the attribute, which a metaclass may have of its own."""
+    return _name_of(type(error))  # type: ignore[no-any-return]
+
+
+_name_of: Final = vars(type)["__name__"].__get__
+
+
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
-    except RAISED as another:  # its own __str__ may be what is broken
-        return f"its message cannot be said: {type(another).__name__}"
+        return str.__str__(str(error))  # `str` lets subclasses of itself through
+    except RAISED as another:
+        return f"its message cannot be said: {_kind(another)}"
+
+
+def _trace(error: BaseException, frames: TracebackType | None) -> str:
+    try:
+        lines = traceback.format_exception(type(error), error, frames, limit=-TRACE_FRAMES)
+    except RAISED as another:
+        return f"its trace cannot be said: {_kind(another)}"
+    return "".join(lines)
 
 
 _OURS: Final = {
