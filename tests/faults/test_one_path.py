@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -56,6 +57,7 @@ class Company:
         self.log = directory / "history"
         self.all: list[Sharer] = []
         self.losses = 0  # of connections, that claims in flight were repeated after
+        self.stood_ms = 0  # owners that were stopped, together
         self._said = said
         self._seed = 0
         self._news = News()
@@ -120,7 +122,9 @@ class Company:
 
     async def check(self) -> None:
         """What was answered has happened, once, and the store is sound."""
-        violations = await settled(self.url, self.log, claims_repeated=self.losses)
+        violations = await settled(
+            self.url, self.log, claims_repeated=self.losses, stood_ms=self.stood_ms
+        )
         assert_clean(violations)
         code, report = await self.doctor("--check")
         assert code == 0, report["problems"]
@@ -217,13 +221,15 @@ def test_owners_are_stopped_for_longer_than_they_are_trusted(
         for _ in range(TURNS):
             owner = company.owner()
             others = company.others(owner)
+            stopped_at = time.monotonic()
             owner.process.send_signal(signal.SIGSTOP)
             await asyncio.gather(*(each.hear("lost") for each in others))
             assert company.owner() is owner
             company.losses += len(others)
             if then is signal.SIGCONT:
                 owner.process.send_signal(signal.SIGCONT)
-                await company.progress()
+                await company.progress()  # by then it has gone on
+                company.stood_ms += round((time.monotonic() - stopped_at) * 1_000)
                 assert company.owner() is owner
             else:
                 await company.replace(owner, signal.SIGKILL)

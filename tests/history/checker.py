@@ -38,6 +38,7 @@ def check(
     claims_survive: bool = True,
     lost_ok_after: int | None = None,
     claims_repeated: int = 0,
+    stood_ms: int = 0,
 ) -> list[Violation]:
     """Every violation of every rule.
 
@@ -49,10 +50,17 @@ def check(
     has to be found wrong: that is the control run.
     `claims_repeated`: how often a client may have asked again for a claim whose answer it lost. An
     attempt may have gone with each of those answers, of which the history knows nothing.
+    `stood_ms`: how long the store stood still, at most, without being told so: leases do not count it.
     """
     if lost_ok_after is not None:
         history = history.forgiving(lost_ok_after)
-    case = Case(history, final, claims_survive=claims_survive, claims_repeated=claims_repeated)
+    case = Case(
+        history,
+        final,
+        claims_survive=claims_survive,
+        claims_repeated=claims_repeated,
+        stood_ms=stood_ms,
+    )
     return [
         Violation(name, finding.text, finding.operations)
         for name, rule in RULES.items()

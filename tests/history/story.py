@@ -136,11 +136,13 @@ class Case:
         *,
         claims_survive: bool = True,
         claims_repeated: int = 0,
+        stood_ms: int = 0,
     ) -> None:
         self.history = history
         self.final = final
         self.claims_survive = claims_survive
         self.claims_repeated = claims_repeated
+        self.stood_ms = stood_ms
         self.lives: dict[int, Life] = {}
         self.sayings: defaultdict[r.Serial, list[Saying]] = defaultdict(list)
         self.deliveries: list[Delivery] = []
@@ -275,7 +277,7 @@ class Case:
         own = self.lease_ms(claim)
         extends = [op for op in self._extends[claim.answer.lease] if op.asked < asked.asked]
         ends = [extend.told_at + (extend.call.lease_ms or own) for extend in extends]
-        return max([claim.told_at + own, *ends])
+        return max([claim.told_at + own, *ends]) + self.stood_ms
 
     def surely_held(self, delivery: Delivery) -> tuple[int, int]:
         """The lines from which and until which this job was certainly active on this lease."""

@@ -70,7 +70,7 @@ class Claims:
         # In line: not by a coroutine of its own, each of which costs an idle worker's job some time.
         future: Prompt[Lease | Grant | None] = Prompt(loop=asyncio.get_running_loop())
         self._serial += 1
-        deadline = engine.clock.elapsed_ms() + wait_ms
+        deadline = engine.callers.elapsed_ms() + wait_ms
         waiter = Waiter(command, deadline, future, self._serial, limited)
         self.line.join(waiter)
         for name in queues:
@@ -187,6 +187,8 @@ class Claims:
         if engine.over is not None:
             return None  # and the push is refused
         now, elapsed = instant = engine.clock.instant()
+        if elapsed > engine.heard_until:
+            return None  # what time it is for a lease, the push finds out
         job_id = passing(engine.kernel, claim, queue, options[0], number, now, elapsed)
         if not job_id:
             return None

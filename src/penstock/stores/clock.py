@@ -42,18 +42,29 @@ class SystemClock:
 
 
 class SteadyClock:
-    """A clock whose elapsed time goes on where a store's history ended.
+    """The machine's clock, its elapsed time moved so that it suits a store's history."""
 
-    Within one boot the time between two openings counts; across a boot it does not.
-    """
-
-    def __init__(self, clock: Clock, elapsed: int, boot: str, offset: int) -> None:
+    def __init__(self, clock: Clock, boot: str, offset: int) -> None:
         self.clock = clock
-        self.boot = clock.boot_id()
+        self.boot = boot
+        self.offset = offset
+
+    @classmethod
+    def going_on(cls, clock: Clock, elapsed: int, boot: str, offset: int) -> "SteadyClock":
+        """From where a history ended. Within one boot the time between two openings counts; across
+        a boot it does not."""
         here = clock.elapsed_ms()
-        if self.boot != boot:
+        present = clock.boot_id()
+        if present != boot:
             offset = elapsed - here
-        self.offset = max(offset, elapsed - here)
+        return cls(clock, present, max(offset, elapsed - here))
+
+    @classmethod
+    def behind(cls, clock: Clock, ms: int) -> "SteadyClock":
+        """That clock without the last so many milliseconds, which its store does not count."""
+        if isinstance(clock, SteadyClock):
+            return cls(clock.clock, clock.boot, clock.offset - ms)
+        return cls(clock, clock.boot_id(), -ms)
 
     def now_ms(self) -> int:
         return self.clock.now_ms()

@@ -143,7 +143,7 @@ def _go_on(
     ownership: Ownership,
 ) -> Engine:
     kernel = found.kernel
-    steady = SteadyClock(clock, kernel.elapsed, found.boot, found.offset)
+    steady = SteadyClock.going_on(clock, kernel.elapsed, found.boot, found.offset)
     payloads = StoredPayloads(journal.chunk, found.next_chunk, settings.cache_bytes)
     for chunk in found.orphans:
         payloads.drop(chunk)
@@ -199,7 +199,7 @@ async def _open_read_only(
     except BaseException:
         journal.close()
         raise
-    steady = SteadyClock(clock, found.kernel.elapsed, found.boot, found.offset)
+    steady = SteadyClock.going_on(clock, found.kernel.elapsed, found.boot, found.offset)
     payloads = StoredPayloads(journal.chunk, found.next_chunk)
     engine = Engine(steady, found.kernel, payloads, None, paced=False)
     engine.read_only = journal

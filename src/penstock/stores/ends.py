@@ -35,7 +35,7 @@ class Ends:
         kernel = engine.kernel
         if len(self.awaited) >= kernel.caps.waiters:
             raise Overloaded(f"{kernel.caps.waiters} callers are waiting", "wait_ms")
-        future = self.awaited.join(job_id, engine.clock.elapsed_ms() + wait_ms)
+        future = self.awaited.join(job_id, engine.callers.elapsed_ms() + wait_ms)
         kernel.awaited[job_id] = 1
         engine.arm(wait_ms)
         try:

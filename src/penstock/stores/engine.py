@@ -5,11 +5,15 @@ is one command and everything that follows from it: results for those who await 
 those who watch, jobs for those who wait, bytes let go. The engine also lets time pass when nobody
 calls. What callers say is checked before it gets here.
 
+Time in which the loop did not come round does not count against leases: nobody who extends one
+could be heard. More than a second of it counts as half a second (docs/adr/0031).
+
 With a keeper, every turn goes into its journal, and whatever leaves the engine leaves it when what
 it rests on is safe. Without one (`memory://`) nothing waits.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Final
@@ -17,11 +21,12 @@ from typing import Any, Final
 from penstock.kernel import commands as c
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.timers import FOREVER
+from penstock.model.duration import about_ms
 from penstock.model.errors import Conflict, Invalid, PenstockError, RateLimited, Unavailable
 from penstock.model.event import EventSink
 from penstock.model.store import Durability
 from penstock.stores.claims import Claims
-from penstock.stores.clock import Clock, Instant
+from penstock.stores.clock import Clock, Instant, SteadyClock
 from penstock.stores.ends import Ends
 from penstock.stores.finishing import in_a_thread
 from penstock.stores.journal.base import Journal, JournalError
@@ -33,6 +38,9 @@ from penstock.stores.telling import Telling
 CLOSED: Final = "the store is closed"
 TURN: Final = 1_000  # steps of time that one turn of the loop takes at most
 NAP_MS: Final = 500  # we look at the clocks at least this often: the wall clock may jump
+STOOD_MS: Final = 1_000  # since we last did: longer than any loop takes that hears its peers
+
+log: Final = logging.getLogger("penstock.store")
 
 
 class Engine:
@@ -47,6 +55,9 @@ class Engine:
         observer: EventSink | None = None,
     ) -> None:
         self.clock = clock
+        self.callers = clock  # by which they wait: for them the time counts in which we stood
+        self._heard = 0  # elapsed, when the loop last came round
+        self.heard_until = FOREVER  # elapsed, beyond which it should have by now
         self.kernel = kernel
         self.payloads = payloads
         self.keeper: Keeper | None = None
@@ -85,11 +96,14 @@ class Engine:
         try:
             if self.keeper is not None:
                 return self.step(command, level)
-            kernel, clock = self.kernel, self.clock
+            kernel = self.kernel
             kernel.position += 1
             if instant is not None:
                 return kernel.apply(command, *instant)
-            return kernel.apply(command, *clock.instant())
+            now, elapsed = self.clock.instant()
+            if elapsed > self.heard_until:
+                elapsed = self._stood_at()
+            return kernel.apply(command, now, elapsed)
         except RateLimited:
             self.limited += 1
             raise
@@ -114,6 +128,8 @@ class Engine:
         kernel, clock, keeper = self.kernel, self.clock, self.keeper
         kernel.position += 1
         now, elapsed = clock.instant()
+        if elapsed > self.heard_until:
+            elapsed = self._stood_at()
         if keeper is None:
             return kernel.apply(command, now, elapsed)
         due = kernel.is_due(now, elapsed)
@@ -187,6 +203,8 @@ class Engine:
         if self.over is not None:
             raise Unavailable(self.over)
         now, elapsed = self.clock.instant()
+        if elapsed > self.heard_until:
+            elapsed = self._stood_at()
         kernel = self.kernel
         while kernel.is_due(now, elapsed):
             if self.apply(c.Tick(TURN)):
@@ -258,7 +276,7 @@ class Engine:
         self._end_waits()
 
     def _end_waits(self) -> None:
-        elapsed = self.clock.elapsed_ms()
+        elapsed = self.callers.elapsed_ms()
         self.claims.serve_metered()
         self.claims.lapse(elapsed)
         self.ends.lapse(elapsed)
@@ -271,6 +289,8 @@ class Engine:
         if not self._paced:
             return
         kernel, clock = self.kernel, self.clock
+        if self.heard_until == FOREVER:
+            self._hear(kernel.elapsed)
         now, elapsed = clock.instant()
         wait = max(min(kernel.wall_due - now, kernel.elapsed_due - elapsed, within_ms, NAP_MS), 0)
         loop = asyncio.get_running_loop()
@@ -287,13 +307,38 @@ class Engine:
         self._timer = None
         if self.over is not None:
             return
+        elapsed = self.clock.elapsed_ms()
+        if elapsed > self.heard_until:
+            elapsed = self._go_on(elapsed)
+        self._hear(elapsed)
         if self.kernel.is_due(*self.clock.instant()):
             self.apply(c.Tick(TURN))
         self._end_waits()
-        elapsed = self.clock.elapsed_ms()
+        waited = self.callers.elapsed_ms()
         deadlines = (self.claims.line.due(), self.ends.awaited.due())
-        ahead = [deadline - elapsed for deadline in deadlines]
-        self.arm(min(ahead + self.claims.until_metered(elapsed)))
+        ahead = [deadline - waited for deadline in deadlines]
+        self.arm(min(ahead + self.claims.until_metered(self.clock.elapsed_ms())))
+
+    def _hear(self, elapsed: int) -> None:
+        """The loop has come round: whoever had something to say by then could say it."""
+        self._heard, self.heard_until = elapsed, elapsed + STOOD_MS
+
+    def _stood_at(self) -> int:
+        """How late it is for leases while the loop does not come round. Something counts each time,
+        or a loop that is always late would end none."""
+        return max(self._heard + NAP_MS, self.kernel.elapsed)
+
+    def _go_on(self, elapsed: int) -> int:
+        """Leave out of our clock what does not count, for good; answers what it shows then."""
+        at = self._stood_at()
+        steady = self.clock = SteadyClock.behind(self.clock, elapsed - at)
+        if self.keeper is not None:
+            self.keeper.put(offset=steady.offset)
+        log.warning(
+            "the store stood still for %s: leases and timeouts do not count it",
+            about_ms(elapsed - at),
+        )
+        return at
 
     # -- life --------------------------------------------------------------------------------------
 
