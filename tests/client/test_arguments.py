@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from penstock import Context, Penstock
-from penstock.client.arguments import Arguments, BadArguments, Items
+from penstock.client.arguments import Arguments, BadArguments, Items, Unsendable, encoded
 from penstock.client.errors import BadDeclaration
 from penstock.model.job import Codec
 
@@ -254,6 +254,69 @@ def test_what_cannot_be_sent_is_refused_at_the_push(value: Any, codec: Codec) ->
         arguments.encode(codec, (value,), {})
     with pytest.raises(TypeError, match="argument of job 1 cannot be sent"):
         arguments.encode_many(codec, [(1,), (value,)], bytearray())
+
+
+NAN, ENDLESS = float("nan"), float("-inf")
+
+
+def many_of_anything(items: list[Any]) -> None: ...
+
+
+class Measured(msgspec.Struct):
+    how: float
+    note: str | None = None
+
+
+@dataclasses.dataclass
+class Sample:
+    measured: list[Measured]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        NAN,
+        ENDLESS,
+        [1.5, None, NAN],
+        {"a": {"b": ENDLESS}},
+        (None, {NAN}),
+        Measured(NAN),
+        Sample([Measured(1.5), Measured(ENDLESS, "null")]),
+        [2**70, NAN],
+    ],
+)
+def test_a_number_that_json_lacks_is_refused_where_it_is_said(value: Any) -> None:
+    arguments = Arguments(unannotated, "f")
+    with pytest.raises(TypeError, match="task 'f': an argument cannot be sent: JSON has no"):
+        arguments.encode("json", (value,), {})
+    said: list[Any] = [(None,), (1,), {"a": value}, (2,)]
+    with pytest.raises(TypeError, match="argument of job 12 cannot be sent: JSON has no"):
+        arguments.encode_many("json", said, bytearray(b"null"), 10)
+    items = Items(many_of_anything, "g")
+    with pytest.raises(TypeError, match="task 'g': an argument cannot be sent: JSON has no"):
+        items.encode("json", (value,), {})
+    with pytest.raises(TypeError, match="argument of job 1 cannot be sent: JSON has no"):
+        items.encode_many("json", [None, value], bytearray())
+    with pytest.raises(Unsendable, match="JSON has no"):
+        encoded("json", value)
+
+
+@pytest.mark.parametrize(
+    "value", [None, "null", [None, 1.5], {"nan": None}, Measured(0.0), msgspec.Raw(b"[null]"), -0.0]
+)
+def test_what_only_looks_like_such_a_number_is_sent(value: Any) -> None:
+    arguments = Arguments(unannotated, "f")
+    alone = arguments.encode("json", (value,), {})
+    data = bytearray(b"before")
+    assert arguments.encode_many("json", [(value,), (None,)], data) == [6 + len(alone), len(data)]
+    assert data == b"before" + alone + b'{"a":null}'
+
+
+def test_messagepack_has_every_number() -> None:
+    arguments = Arguments(unannotated, "f")
+    payload = arguments.encode("msgpack", ([NAN, ENDLESS],), {})
+    values = arguments.said(arguments.decode("msgpack", payload))
+    assert repr(values) == "{'a': [nan, -inf]}"
 
 
 def test_what_contains_itself_is_refused_at_the_push() -> None:

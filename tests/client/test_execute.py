@@ -100,6 +100,14 @@ def test_an_answer_that_cannot_be_sent_is_not_tried_again(app: Penstock) -> None
     assert "answer something that JSON can say, or say result=False" in message
 
 
+def test_an_answer_that_would_not_arrive_is_no_answer(app: Penstock) -> None:
+    """JSON has no NaN: a null would be read as something else, or by nobody."""
+    kind, message, dead, _ = summary(run(app, lambda: {"loss": [0.5, float("nan")]}))
+    assert (kind, dead) == ("ResultNotSendable", True)
+    assert message.startswith("JSON has no nan; answer something that JSON can say")
+    assert run(app, lambda: float("nan"), result=False) == Completed()
+
+
 def test_arguments_that_do_not_fit_are_not_tried_again(app: Penstock) -> None:
     def handler(a: int) -> None:
         raise AssertionError("is not called")

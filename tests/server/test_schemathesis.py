@@ -31,6 +31,7 @@ RULES: Final = {
     "expression",  # that is one, and fires some day
     "key",  # counted in bytes
     "lifo",  # not with a group
+    "logs.level",  # counted in bytes
     "name",  # once in a flow
     "part",  # only with a bulk
     "parts",  # that were pushed
@@ -92,8 +93,8 @@ def url() -> Iterator[str]:
         yield base
 
 
-def complaints(url: str, paths: str, examples: int, *, stateful: bool) -> list[str]:
-    """Whatever schemathesis has to say against the routes whose path matches."""
+def complaints(url: str, examples: int, *, stateful: bool) -> list[str]:
+    """Whatever schemathesis has to say against the routes."""
     config = SchemathesisConfig.from_dict(
         {
             "base-url": url,
@@ -104,8 +105,7 @@ def complaints(url: str, paths: str, examples: int, *, stateful: bool) -> list[s
             "phases": {"stateful": {"enabled": stateful}},
         }
     )
-    whole = schemathesis.openapi.from_dict(document(ROUTES), config=config)
-    schema = whole.include(path_regex=paths)
+    schema = schemathesis.openapi.from_dict(document(ROUTES), config=config)
 
     @schema.hook
     def map_body(context: schemathesis.HookContext, body: Any) -> Any:
@@ -128,11 +128,10 @@ def complaints(url: str, paths: str, examples: int, *, stateful: bool) -> list[s
     return found
 
 
-@pytest.mark.parametrize("paths", ["^/v1/queues", "^(?!/v1/queues)"], ids=["queues", "the rest"])
-def test_the_interface_is_as_documented(url: str, paths: str) -> None:
-    assert complaints(url, paths, 5, stateful=False) == []
+def test_the_interface_is_as_documented(url: str) -> None:
+    assert complaints(url, 5, stateful=False) == []
 
 
 @pytest.mark.long
 def test_the_interface_is_as_documented_at_length(url: str) -> None:
-    assert complaints(url, "", 50, stateful=True) == []
+    assert complaints(url, 50, stateful=True) == []

@@ -19,6 +19,7 @@ from msgspec.structs import astuple
 
 from penstock.client.context import Context
 from penstock.client.errors import BadDeclaration
+from penstock.client.finite import check_finite
 from penstock.client.forms import never
 from penstock.model.checks_values import show
 from penstock.model.job import Codec
@@ -128,12 +129,15 @@ class Arguments:
         except TypeError:
             value = self.bind(args, kwargs)  # which says whose arguments they are
         try:
-            return _ENCODE[codec](value)
+            payload = _ENCODE[codec](value)
+            if codec == "json":
+                check_finite(value, payload)
         except _ENCODING as error:
             raise _unsendable(self.name, error) from error
+        return payload
 
     def encode_many(
-        self, codec: Codec, said: Iterable[Said], data: bytearray, first: int = 0
+        self, codec: Codec, said: Sequence[Said], data: bytearray, first: int = 0
     ) -> list[int]:
         """Append every job's payload to `data`; answers where each ends. `first`: how many jobs
         came before, for naming one that is wrong."""
@@ -141,6 +145,7 @@ class Arguments:
             _no_arguments(said)
         encode_into, form = ENCODERS[codec].encode_into, self.form
         straight = self._bound is None
+        begin = len(data)
         ends: list[int] = []
         for each in said:
             # A tuple of all arguments is built in C; whatever else it is, `_one` knows.
@@ -155,6 +160,8 @@ class Arguments:
             except _ENCODING as error:
                 raise _unsendable(self.name, error, first + len(ends)) from error
             ends.append(len(data))
+        if codec == "json":
+            _check_all_finite(self.name, said, data, begin, ends, first)
         return ends
 
     def _one(self, said: Any, place: int) -> Struct:
@@ -254,6 +261,7 @@ class Items:
         encode_into = _bytes_into if codec == "bytes" else ENCODERS[codec].encode_into
         if codec != "bytes":
             self._check(said, first)
+        begin = len(data)
         ends: list[int] = []
         for each in said:
             try:
@@ -261,6 +269,8 @@ class Items:
             except _ENCODING as error:
                 raise _unsendable(self.name, error, first + len(ends)) from error
             ends.append(len(data))
+        if codec == "json":
+            _check_all_finite(self.name, said, data, begin, ends, first)
         return ends
 
     def _check(self, said: Sequence[Any], first: int | None = None) -> None:
@@ -316,9 +326,28 @@ def encoded(codec: Codec, value: Any) -> bytes:
             raise Unsendable(f"codec bytes takes bytes, not {type(value).__name__}")
         return bytes(value)
     try:
-        return ENCODERS[codec].encode(value)  # type: ignore[no-any-return]
+        said: bytes = ENCODERS[codec].encode(value)
+        if codec == "json":
+            check_finite(value, said)
     except _ENCODING as error:
         raise Unsendable(str(error)) from error
+    return said
+
+
+def _check_all_finite(
+    name: str, said: Sequence[Any], data: bytearray, begin: int, ends: Sequence[int], first: int
+) -> None:
+    """As `check_finite`, of many whose JSON stands there, each up to its end."""
+    try:
+        check_finite(said, data, begin)
+    except ValueError:
+        for place, (each, end) in enumerate(zip(said, ends, strict=True)):
+            try:
+                check_finite(each, data[begin:end])
+            except ValueError as error:
+                raise _unsendable(name, error, first + place) from error
+            begin = end
+        raise
 
 
 def _bytes_into(value: Any, data: bytearray, _: int) -> None:

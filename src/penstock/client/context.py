@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.client.finite import check_finite
 from penstock.model.checks import MAX_MESSAGE_BYTES, MAX_TRACE_BYTES, MAX_WORD_BYTES, kept_text
 from penstock.model.checks_values import check_bytes, check_text, show
 from penstock.model.errors import Invalid
@@ -94,6 +95,7 @@ class Context:
     def partial(self, value: Any) -> None:
         """A part of the result, for whoever watches: an event, kept nowhere."""
         data = msgspec.json.encode(value)
+        check_finite(value, data)
         check_bytes(data, "partial")
         self._tell(Report(partial=data))
 

@@ -72,6 +72,7 @@ from penstock.protocol.http_types import (
     Tags,
     WaitMs,
     Waits,
+    Word,
 )
 from penstock.protocol.json_values import payload_of
 
@@ -342,7 +343,7 @@ class ExtendSaid(Said, frozen=True, kw_only=True):
 
 class LogSaid(Said, frozen=True, kw_only=True):
     message: Annotated[str, Meta(description="at most 16 KiB of UTF-8")]
-    level: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 64})] = "info"
+    level: Word = "info"
     at: Instant = 0
 
 

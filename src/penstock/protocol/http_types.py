@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Raw
 
+from penstock.model.checks import MAX_WORD_BYTES
 from penstock.model.checks_push import MAX_BACKOFF_STEPS, MAX_HEADER_BYTES, MAX_TAGS
 from penstock.model.checks_values import (
     MAX_INT32,
@@ -49,6 +50,13 @@ Percent = Annotated[int, _range(0, 100)]
 
 Name = Annotated[str, _sized(1, MAX_NAME_BYTES, "at most 512 bytes of UTF-8")]
 NameOrNone = Annotated[str, _sized(0, MAX_NAME_BYTES, "at most 512 bytes of UTF-8")]
+Word = Annotated[
+    str,
+    Meta(
+        extra_json_schema={"minLength": 1, "maxLength": MAX_WORD_BYTES},
+        description="at most 64 bytes of UTF-8",
+    ),
+]
 Tag = Annotated[str, _sized(1, MAX_TAG_CHARACTERS)]
 QueueName = Annotated[str, Meta(extra_json_schema={"pattern": QUEUE_PATTERN})]
 Fingerprint = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{16}$"})]
