@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 
 from penstock.client.context import Context
 from penstock.client.errors import BadDeclaration
-from penstock.client.finite import check_finite
+from penstock.client.finite import NULL, check_finite
 from penstock.client.forms import never
 from penstock.model.checks_values import show
 from penstock.model.job import Codec
@@ -130,7 +130,7 @@ class Arguments:
             value = self.bind(args, kwargs)  # which says whose arguments they are
         try:
             payload = _ENCODE[codec](value)
-            if codec == "json":
+            if NULL in payload and codec == "json":  # else there is nothing to find
                 check_finite(value, payload)
         except _ENCODING as error:
             raise _unsendable(self.name, error) from error

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-_NULL: Final = b"null"
+NULL: Final = b"null"
 # MessagePack says every float, and these by an exponent of ones.
 _pack: Final = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode
 _in_packed: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]", re.DOTALL).search
@@ -22,7 +22,7 @@ def check_finite(value: Any, said: bytes | bytearray, begin: int = 0) -> None:
     Looked for only where there is a null, or what looks like one. Of many jobs with a None each,
     to pack them again costs a quarter of what their JSON did, and to look at each five times that.
     """
-    if said.find(_NULL, begin) >= 0 and _may_have_some(value):
+    if said.find(NULL, begin) >= 0 and _may_have_some(value):
         # What has no form but its JSON (`Raw`) was JSON before.
         _check(msgspec.to_builtins(value, enc_hook=lambda _: None))
 
