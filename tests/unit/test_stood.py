@@ -7,12 +7,13 @@ loop: as it is for a process that was stopped.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from penstock.model.errors import Deadline, LeaseLost
+from penstock.model.event import Event
 from penstock.model.job import JobOptions, JobSpec, Lease, Run
 from penstock.model.lifecycle import State
 from penstock.open import open_store
@@ -350,3 +351,65 @@ def test_it_goes_on_from_there_after_a_restart_and_a_replay(tmp_path: Path) -> N
         await store.close()
 
     asyncio.run(case())
+
+
+# -- whatever becomes of the timer that comes round ------------------------------------------------
+
+
+class Moody:
+    """Whoever is told of events, and has a bad moment."""
+
+    def __init__(self) -> None:
+        self.bad = 1
+
+    def write(self, events: Sequence[Event]) -> None:
+        if self.bad and any(event.kind == "retried" for event in events):
+            self.bad -= 1
+            raise RuntimeError("a bad moment")
+
+
+def test_leases_end_after_somebody_who_is_told_has_failed() -> None:
+    async def whole() -> None:
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Queue[Exception] = asyncio.Queue()
+        loop.set_exception_handler(lambda _, context: failed.put_nowait(context["exception"]))
+        store = await open_store("memory://", observer=Moody())
+        assert isinstance(store, EmbeddedStore)
+        async with asyncio.timeout(PATIENCE_S):
+            first = await push(store)
+            await claim(store, 200)
+            assert str(await failed.get()) == "a bad moment"
+            assert await state(store, first) is not State.ACTIVE
+            second = await push(store)
+            while (await claim(store)).jobs[0].id != second:
+                pass
+            await ended(store, second)
+        await store.close()
+
+    asyncio.run(whole())
+
+
+def test_leases_end_on_a_loop_that_follows_another() -> None:
+    clock = Skipping()
+
+    async def first() -> tuple[EmbeddedStore, int]:
+        store = await open_store("memory://", clock=clock)
+        assert isinstance(store, EmbeddedStore)
+        job_id = await push(store)
+        await claim(store, 200)
+        return store, job_id
+
+    async def second(store: EmbeddedStore, job_id: int) -> None:
+        clock.ahead += LONG_MS
+        async with asyncio.timeout(PATIENCE_S):
+            await ended(store, job_id)
+            other = await push(store)
+            while (await claim(store)).jobs[0].id != other:
+                pass
+            assert await state(store, other) is State.ACTIVE
+            clock.ahead += LONG_MS  # and is counted by no more than before
+            assert await state(store, other) is State.ACTIVE
+            await ended(store, other)
+        await store.close()
+
+    asyncio.run(second(*asyncio.run(first())))

@@ -71,6 +71,7 @@ class Engine:
         self._paced = paced
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._timer_of: asyncio.AbstractEventLoop | None = None
         self._armed_wall = self._armed_elapsed = FOREVER if self._paced else -1
 
     # -- turns -----------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class Engine:
                 return kernel.apply(command, *instant)
             now, elapsed = self.clock.instant()
             if elapsed > self.heard_until:
-                elapsed = self._stood_at()
+                elapsed = self._late(elapsed)
             return kernel.apply(command, now, elapsed)
         except RateLimited:
             self.limited += 1
@@ -129,7 +130,7 @@ class Engine:
         kernel.position += 1
         now, elapsed = clock.instant()
         if elapsed > self.heard_until:
-            elapsed = self._stood_at()
+            elapsed = self._late(elapsed)
         if keeper is None:
             return kernel.apply(command, now, elapsed)
         due = kernel.is_due(now, elapsed)
@@ -204,7 +205,7 @@ class Engine:
             raise Unavailable(self.over)
         now, elapsed = self.clock.instant()
         if elapsed > self.heard_until:
-            elapsed = self._stood_at()
+            elapsed = self._late(elapsed)
         kernel = self.kernel
         while kernel.is_due(now, elapsed):
             if self.apply(c.Tick(TURN)):
@@ -295,11 +296,11 @@ class Engine:
         wait = max(min(kernel.wall_due - now, kernel.elapsed_due - elapsed, within_ms, NAP_MS), 0)
         loop = asyncio.get_running_loop()
         at = loop.time() + wait / 1000
-        if self._timer is not None:
+        if self._timer is not None and self._timer_of is loop:
             if self._timer_at <= at:
                 return
             self._timer.cancel()
-        self._timer_at = at
+        self._timer_at, self._timer_of = at, loop
         self._armed_wall, self._armed_elapsed = now + wait, elapsed + wait
         self._timer = loop.call_at(at, self._on_time)
 
@@ -311,9 +312,15 @@ class Engine:
         if elapsed > self.heard_until:
             elapsed = self._go_on(elapsed)
         self._hear(elapsed)
-        if self.kernel.is_due(*self.clock.instant()):
-            self.apply(c.Tick(TURN))
-        self._end_waits()
+        try:
+            if self.kernel.is_due(*self.clock.instant()):
+                self.apply(c.Tick(TURN))
+            self._end_waits()
+        finally:  # whatever somebody has raised who was told of it
+            if self.over is None:
+                self._arm_again()
+
+    def _arm_again(self) -> None:
         waited = self.callers.elapsed_ms()
         deadlines = (self.claims.line.due(), self.ends.awaited.due())
         ahead = [deadline - waited for deadline in deadlines]
@@ -322,6 +329,16 @@ class Engine:
     def _hear(self, elapsed: int) -> None:
         """The loop has come round: whoever had something to say by then could say it."""
         self._heard, self.heard_until = elapsed, elapsed + STOOD_MS
+
+    def _late(self, elapsed: int) -> int:
+        """How late it is for leases, to a command that comes when the loop should have come round."""
+        if self._timer_of is asyncio.get_running_loop():
+            return self._stood_at()
+        # It never will: it is another one that runs now.
+        elapsed = self._go_on(elapsed)
+        self._hear(elapsed)
+        self.arm()
+        return elapsed
 
     def _stood_at(self) -> int:
         """How late it is for leases while the loop does not come round. Something counts each time,
