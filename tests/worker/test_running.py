@@ -12,8 +12,11 @@ import pytest
 
 from penstock import Context, Dead, Penstock, PushedJob, Retry, SoftTimeout, at_once
 from penstock.client.flow import chain, group
+from penstock.client.home import Home
 from penstock.client.middleware import Middleware
 from penstock.model.lifecycle import State
+from penstock.open import open_store
+from penstock.stores.clock import ManualClock
 from penstock.worker.pools.threads import ThreadPool
 from tests.worker.harness import changing, closing, ending, run, seen, told_of, working
 
@@ -290,6 +293,31 @@ def test_a_timeout_is_told_as_any_other_failure_is(caplog: pytest.LogCaptureFixt
             ("ERROR", f"job {job.id} is dead: {why}"),
             *(("ERROR", f"job {each.id} is dead: {why}") for each in pair),
         }
+
+    run(case)
+
+
+@each_pool
+def test_an_attempt_is_over_at_its_timeout_though_the_store_has_stood_still(pool: str) -> None:
+    """It does not count the time in which it stood (ADR 0031): the worker does, and stops."""
+    app = shop()
+    app.home = Home("memory://", app.tenant, lambda: open_store("memory://", clock=ManualClock()))
+
+    @app.task(timeout="30ms", max_attempts=2)
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    @app.task(timeout="30ms", batch=10)
+    async def rows(items: list[int]) -> None:
+        await asyncio.Event().wait()
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool) as worker:
+            jobs = [await waits.apush(), *await rows.apush_many([1, 2])]
+            assert [await ending(each) for each in jobs] == ["dead timeout"] * 3
+            assert [error.kind for error in (await seen(app, jobs[0].id)).errors] == ["timeout"] * 2
+        counts = worker.counts
+        assert (counts.timed_out, counts.dead, counts.failed, counts.lost) == (4, 3, 0, 0)
 
     run(case)
 

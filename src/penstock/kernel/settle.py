@@ -25,11 +25,11 @@ from penstock.kernel.commands import Ack, Extend, Fail, Release, Report
 from penstock.kernel.ending import end_one, end_range, file_end, trim_finished
 from penstock.kernel.leases import HeldRun, LeaseRecord, by_block, joined
 from penstock.kernel.replace import restart
-from penstock.model.duration import say_ms
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.event import EventKind
 from penstock.model.job import IdRun, Ids, JobError, LogLine
 from penstock.model.lifecycle import DeadReason
+from penstock.model.overdue import LEASE_EXPIRED, timed_out
 from penstock.model.policy import backoff_ms
 from penstock.model.store import Acked, Extended, Failed, FailedJob, Released
 
@@ -448,9 +448,8 @@ def release(kernel: "Kernel", command: Release) -> Released:
 
 def expire_lease(kernel: "Kernel", lease: LeaseRecord, at: int) -> None:
     """Whatever the lease still holds has failed at that instant."""
-    error = JobError(kind="lease_expired", message="the lease ended before the job did")
     for run, offset in held_by(lease):
-        fail_one(kernel, run, offset, error, at, cause=error.kind)
+        fail_one(kernel, run, offset, LEASE_EXPIRED, at, cause=LEASE_EXPIRED.kind)
     drop(kernel, lease)
     lease.queue.stir()
 
@@ -458,7 +457,7 @@ def expire_lease(kernel: "Kernel", lease: LeaseRecord, at: int) -> None:
 def time_out(kernel: "Kernel", lease: LeaseRecord, timeout: int, at: int) -> int:
     """Attempts of this lease that were given that long have run longer; answers how many."""
     count = 0
-    error = JobError(kind="timeout", message=f"the attempt ran longer than {say_ms(timeout)}")
+    error = timed_out(timeout)
     for run, offset in held_by(lease):
         if run.block.options_of(offset).timeout_ms == timeout:
             kernel.changes.touch_lease(lease)

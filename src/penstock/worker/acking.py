@@ -26,6 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.job import Ids, Job, JobError
 from penstock.model.lifecycle import State
+from penstock.model.overdue import timed_out
 from penstock.model.store import Acked, Store
 from penstock.stores.again import Again
 from penstock.worker.counts import Counts
@@ -65,8 +66,12 @@ class Acker:
         if outcome is DONE and work.why is None and len(work) == 1:  # nearly all are
             held.decided += 1
             held.done.append(work.job.id)
-        elif work.why is Why.LOST or work.why is Why.TIMEOUT:
+        elif work.why is Why.LOST:
             held.decided += len(work)
+        elif work.why is Why.TIMEOUT:
+            held.decided += len(work)
+            held.telling += 1
+            self._owned.start(self._time_out(work))
         elif isinstance(outcome, BatchOutcome):
             self._batch(work, outcome)
         else:
@@ -176,7 +181,7 @@ class Acker:
 
         def note(job_id: int, state: State) -> None:
             facts = {"job": job_id, "task": task, "queue": held.lease.queue}
-            self.note(state is State.DEAD, f"{error.kind}: {error.message}", facts)
+            self.note(state is State.DEAD, error, facts)
 
         try:
             told = await self.repeated(
@@ -208,11 +213,27 @@ class Acker:
         finally:
             self.told(held)
 
-    def note(self, dead: bool, why: str, facts: dict[str, Any]) -> None:
+    async def _time_out(self, work: Work) -> None:
+        """The store ends an attempt at its timeout by itself, and mostly has by now: for it, the job
+        began before it did for us. It has not where it stood still meanwhile, which does not count
+        there (docs/adr/0031). Then the job would be nobody's until its lease is over."""
+        held, error = work.held, timed_out(work.job.options.timeout_ms or 0)
+        try:
+            await self.repeated(
+                lambda: self._store.fail(self._tenant, held.token, work.ids, error=error),
+                held.lease_s,
+            )
+        except (LeaseLost, *REFUSED):
+            pass  # it has; or will, as it would have if we were gone
+        finally:
+            self.told(held)
+
+    def note(self, dead: bool, error: JobError, facts: dict[str, Any]) -> None:
         """An attempt failed, and with it the job or not."""
         self._counts.dead += dead
         level, end = (logging.ERROR, "is dead") if dead else (logging.WARNING, "failed")
-        log.log(level, "job %d %s: %s", facts["job"], end, why, extra=facts)
+        what = (facts["job"], end, error.kind, error.message)
+        log.log(level, "job %d %s: %s: %s", *what, extra=facts)
 
     def release(self, held: Held, ids: Sequence[int]) -> None:
         """Give jobs back unspent."""

@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol
 from penstock.client.app import Penstock
 from penstock.client.execute import INTERRUPTED
 from penstock.client.task import Task
-from penstock.model.duration import say_ms
 from penstock.model.errors import PenstockError
 from penstock.model.job import MAX_BATCH, ClaimedRun, Job, Lease
+from penstock.model.overdue import timed_out
 from penstock.model.store import Store
 from penstock.worker.acking import Acker
 from penstock.worker.counts import Counts
@@ -223,8 +223,7 @@ class Dispatch:
         """The store tells nobody; but whether another attempt is left was said with the job."""
         options = job.options
         dead = bool(options.max_attempts) and job.attempt >= options.max_attempts
-        why = f"timeout: the attempt ran longer than {say_ms(options.timeout_ms or 0)}"
-        self._acker.note(dead, why, facts_of(job))
+        self._acker.note(dead, timed_out(options.timeout_ms or 0), facts_of(job))
 
     # -- running ---------------------------------------------------------------------------------
 
