@@ -16,7 +16,9 @@ from typing import Final
 import msgspec
 
 from penstock.kernel.kernel import VERSION
+from penstock.model.fingerprint import fingerprint as fingerprint_of
 from penstock.model.job import JobError, JobSpec, LogLine, Run
+from penstock.model.lifecycle import State
 from penstock.model.policy import Backoff, Bounds, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every
 from penstock.open import open_store
@@ -27,6 +29,7 @@ from tests.golden.stored import HERE, Golden, look, pack
 
 SCHEMES: Final = ("sqlite", "rocksdb")
 KINDS: Final = ("log", "checkpoint")  # all of it as a log; or a checkpoint, and a log behind it
+MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 A = "acme"
 BROKE: Final = JobError(kind="Broke", message="as it does", trace="line 1\nline 2")
@@ -35,6 +38,11 @@ SOON: Final = Backoff(kind="exponential", base_ms=1_000, cap_ms=60_000, jitter="
 
 def spec(number: int, **said: object) -> JobSpec:
     return JobSpec(payload=b'{"number":%d}' % number, **said)  # type: ignore[arg-type]
+
+
+def instants(clock: ManualClock, *minutes: int) -> Run:
+    run_at = [clock.now + each * MINUTE_MS for each in minutes]
+    return Run.pack("cron", [b"%d" % each for each in minutes], run_at=run_at)
 
 
 async def produce(store: EmbeddedStore, clock: ManualClock) -> None:
@@ -60,12 +68,18 @@ async def produce(store: EmbeddedStore, clock: ManualClock) -> None:
     for name in ("kept", "dropped", "open"):
         await store.open_bulk(A, name, deadline_ms=HOUR_MS)
         await store.push(A, [Run.of("bulk", [spec(400), spec(401)])], bulk=name, part="one")
-    await store.commit_bulk(A, "kept")
+    await store.commit_bulk(A, "kept", ["one"])
     await store.abort_bulk(A, "dropped")
     every = CronSpec(name="often", queue="cron", schedule=Every(every_ms=60_000), payload=b"1")
     await store.put_cron(A, every)
+    await store.put_cron(A, every, refresh=True)
     await store.put_cron(A, msgspec.structs.replace(every, name="gone"))
     await store.drop_cron(A, "gone")
+    for config in ("1" * 16, "2" * 16):  # the second in the place of the first
+        await store.put_instants(A, "made-up", config, instants(clock, 1, 2))
+    await store.put_instants(A, "made-up", "2" * 16, instants(clock, 3), refresh=True)
+    await store.put_instants(A, "left", "3" * 16, instants(clock, 1))
+    await store.drop_instants(A, "cron", "left", "3" * 16)
     clock.advance(100)
 
 
@@ -75,7 +89,8 @@ async def work(store: EmbeddedStore, clock: ManualClock) -> None:
         lease = await store.claim(A, [queue], 6, lease_ms=10_000, worker="w")
         assert lease is not None
         ids = list(lease.ids)
-        await store.report(A, lease.token, ids[0], progress=50, logs=[LogLine(1, "half")])
+        words = {"progress": 50, "message": "half", "partial": b"1"}
+        await store.report(A, lease.token, ids[0], logs=[LogLine(1, "half")], **words)  # type: ignore[arg-type]
         await store.extend(A, lease.token, 12_000)
         clock.advance(50)
         await store.ack(A, lease.token, ids[:1], results={ids[0]: b'{"done":true}'})
@@ -83,19 +98,41 @@ async def work(store: EmbeddedStore, clock: ManualClock) -> None:
             await store.fail(A, lease.token, ids[1:2], error=BROKE)
             await store.fail(A, lease.token, ids[2:3], error=BROKE, dead=True)
             await store.release(A, lease.token, ids[3:4])
+    await end(store)
     ready = await store.find(A, "plain", limit=60)
     waiting = [job.id for job in ready.jobs if job.worker is None]
     await store.cancel(A, waiting[:2])
     await store.edit(A, waiting[2], priority=9, payload=b'{"edited":1}')
     await store.edit(A, waiting[3], delay_ms=7_000)
+    await store.edit(A, waiting[4], run_at=clock.now + 8_000)
+    await store.cancel(A, waiting[5:6], discard=True)
     await store.redrive(A, "plain")
     await store.purge_dead(A, "limited")
     await store.push(A, [Run.pack("drained", [b"1", b"2"]), Run.pack("purged", [b"1"])])
     await store.drain(A, "drained")
     await store.purge(A, "purged")
-    clock.advance(15_000)  # leases end, delays do
+    await store.push(A, [Run.pack("cleaned", [b"1", b"2", b"3"])])
+    clock.advance(1_000)
+    assert await store.clean(A, "cleaned", State.READY, older_ms=500, limit=2) == 2
+    clock.advance(14_000)  # leases end, delays do
+    assert await store.claim(A, ["nowhere"]) is None  # time has passed, and nothing else
+    clock.advance(15_000)
     await store.tick()
     assert await store.claim(A, ["plain"], 3, lease_ms=HOUR_MS) is not None
+
+
+async def end(store: EmbeddedStore) -> None:
+    """The other ways in which jobs end, and what becomes of the dead."""
+    await store.push(A, [Run.pack("ends", [b"%d" % number for number in range(7)])])
+    lease = await store.claim(A, ["ends"], 7, lease_ms=HOUR_MS)
+    assert lease is not None
+    ids = list(lease.ids)
+    await store.ack(A, lease.token, ids[:1], results={ids[0]: b"\xc3"}, codec="msgpack")
+    await store.fail(A, lease.token, ids[1:2], error=BROKE, retry_in_ms=3_000)
+    await store.fail(A, lease.token, ids[2:], error=BROKE, dead=True)
+    await store.redrive(A, "ends", ids=ids[2:3])
+    await store.redrive(A, "ends", fingerprint=fingerprint_of(BROKE), limit=1)
+    assert await store.purge_dead(A, "ends", ids=ids[4:5]) == 1
 
 
 async def make(scheme: str, kind: str, path: Path) -> Golden:
@@ -113,8 +150,8 @@ async def make(scheme: str, kind: str, path: Path) -> Golden:
         assert store.engine.keeper is not None
         await store.engine.keeper.checkpoint()
     await work(store, clock)
-    await store.close()
-    store = await opened()  # once more, so that a Resume is in the log
+    store.engine.abandon()  # as if it were killed: what resumes goes on in new blocks
+    store = await opened()
     await store.push(A, [Run.pack("plain", [b"1000"])])
     live = store.kernel.digest()
     await store.close()

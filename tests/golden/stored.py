@@ -1,11 +1,14 @@
 """What a golden store is compared by, and how it is packed."""
 
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
+from msgspec.structs import fields
 
+from penstock.kernel.commands import Instead, Load
 from penstock.model.job import Job
 from penstock.open import open_store
 from penstock.stores.clock import ManualClock
@@ -13,6 +16,7 @@ from penstock.stores.embedded import EmbeddedStore
 from penstock.stores.journal import frames
 
 HERE: Final = Path(__file__).parent
+PARTS: Final = (*get_args(frames.AnyCommand), Load, Instead)  # of what is in a log
 TENANTS: Final = ("acme", "other")
 
 
@@ -20,7 +24,7 @@ class Golden(msgspec.Struct):
     """What the store said of itself when it was made."""
 
     position: int
-    commands: list[str]  # that are in its log
+    said: list[str]  # fields of commands that are said somewhere in its log, by command
     now: int
     elapsed: int
     digest: str
@@ -41,9 +45,28 @@ async def look(url: str, now: int, elapsed: int) -> Golden:
     journal = store.engine.read_only
     assert journal is not None
     records = [record for group in journal.groups(0) for record in frames.decode(group.data)]
-    commands = sorted({type(record.command).__name__ for record in records})
+    said = sorted({name for record in records for name in said_by(record.command)})
     await store.close()
-    return Golden(position, commands, now, elapsed, digest, jobs)
+    return Golden(position, said, now, elapsed, digest, jobs)
+
+
+def said_by(part: object) -> Iterator[str]:
+    """The fields of a command, and of what is in it, that are no defaults."""
+    if isinstance(part, PARTS):
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if value != field.default:
+                yield f"{type(part).__name__}.{field.name}"
+                yield from said_by(value)
+    elif isinstance(part, list | tuple):
+        for each in part:
+            yield from said_by(each)
+
+
+def ever_said() -> Iterator[str]:
+    for kind in PARTS:
+        for field in fields(kind):
+            yield f"{kind.__name__}.{field.name}"
 
 
 def pack(store: Path, target: Path) -> None:
