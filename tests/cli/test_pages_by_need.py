@@ -9,7 +9,7 @@ from tests.cli.shell import Shell, check_shown
 from tests.snippets import blocks, run
 from tools.docs import ROOT
 
-PAGES = ("keys", "limits", "retries", "many-jobs")
+PAGES = ("keys", "limits", "results", "retries", "many-jobs")
 
 
 @pytest.mark.parametrize("name", PAGES)

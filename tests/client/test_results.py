@@ -10,7 +10,7 @@ import pytest
 
 from penstock import BadResult, Dead, JobFailed, Penstock, chain
 from penstock.client.errors import BlocksTheLoop, Retry, UnknownTask
-from penstock.model.errors import Deadline, NotFound
+from penstock.model.errors import Deadline, Invalid, NotFound
 from penstock.model.job import JobError
 from penstock.model.lifecycle import DeadReason, State
 
@@ -46,6 +46,34 @@ def test_a_result_is_what_the_annotation_says(app: Penstock, locate: Any) -> Non
     job = locate.push(1)
     app.home.wait(work(app, b'{"x":1,"id":"00000000-0000-0000-0000-000000000005"}'))
     assert job.result() == job.result(timeout=1) == Point(1, UUID(int=5))
+
+
+def test_whoever_knows_a_job_s_id_has_the_job(app: Penstock, locate: Any) -> None:
+    pushed = locate.push(1)
+    known, plain = locate.job(pushed.id), app.job(pushed.id)
+    assert (known.outcome, repr(plain)) == (None, f"<job {pushed.id}>")
+    assert known.get().state is State.READY
+    app.home.wait(work(app, b'{"x":1,"id":"00000000-0000-0000-0000-000000000005"}'))
+    assert known.result() == Point(1, UUID(int=5))
+    assert plain.result() == {"x": 1, "id": "00000000-0000-0000-0000-000000000005"}
+    assert not known.cancel()
+
+
+def test_a_job_that_there_is_not_is_missed_when_something_is_asked_of_it(app: Penstock) -> None:
+    nobody = app.job(12_345)
+    with pytest.raises(NotFound, match="job 12345 is not known"):
+        nobody.get()
+    with pytest.raises(NotFound, match="job 12345 is not known"):
+        nobody.result()
+    assert not nobody.cancel()
+
+
+@pytest.mark.parametrize("wrong", ["7", 0, -1, 1.0, True, None, 2**53])
+def test_an_id_is_a_number(app: Penstock, locate: Any, wrong: Any) -> None:
+    for ask in (app.job, locate.job):
+        with pytest.raises(Invalid) as refused:
+            ask(wrong)
+        assert refused.value.field == "job_id"
 
 
 def test_a_result_that_is_something_else(app: Penstock, locate: Any) -> None:

@@ -33,6 +33,7 @@ from penstock.client.declare import Anything, Declare, DeclareBatch
 from penstock.client.errors import BadDeclaration, UnknownTask
 from penstock.client.execute import Executor
 from penstock.client.home import Home
+from penstock.client.job import PushedJob, known_by_id
 from penstock.client.lent import Lent
 from penstock.client.middleware import Middleware
 from penstock.client.options import OF_TASKS, Options, Plan, TaskOptions, planned, softened
@@ -163,6 +164,10 @@ class Penstock:
         if task is None:
             raise UnknownTask(name, sorted(self.tasks))
         return task
+
+    def job(self, job_id: int) -> PushedJob[Any]:
+        """The job of that id, whatever its task: its result is plain values. `task.job(…)` knows more."""
+        return known_by_id(self.home, job_id)
 
     @property
     def queues(self) -> list[str]:

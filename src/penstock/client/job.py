@@ -1,4 +1,4 @@
-"""A job that was pushed, in the hands of whoever pushed it: its id, its end, its result."""
+"""A job that was pushed, in the hands of whoever pushed it or knows its id: its end, its result."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.client.arguments import decoded
 from penstock.client.errors import BadResult, JobFailed
+from penstock.model.checks import check_job_id
 from penstock.model.duration import Duration, duration_ms, say_ms
 from penstock.model.errors import Deadline, NotFound
 from penstock.model.job import OUTCOMES, Job, Outcome
@@ -29,14 +30,17 @@ class PushedJob(Generic[T]):
 
     __slots__ = ("_home", "_returns", "id", "outcome")
 
-    def __init__(self, home: "Home", job_id: int, outcome: Outcome, returns: Any = Any) -> None:
+    def __init__(
+        self, home: "Home", job_id: int, outcome: Outcome | None, returns: Any = Any
+    ) -> None:
         self.id = job_id
-        self.outcome = outcome  # created; updated or ignored where a key was taken
+        # created; updated or ignored where a key was taken; unset of one that was asked for by its id
+        self.outcome = outcome
         self._home = home
         self._returns = returns
 
     def __repr__(self) -> str:
-        return f"<job {self.id} {self.outcome}>"
+        return f"<job {self.id}>" if self.outcome is None else f"<job {self.id} {self.outcome}>"
 
     def __int__(self) -> int:
         return self.id
@@ -113,6 +117,13 @@ class PushedJob(Generic[T]):
 
     def explain(self) -> Explanation:
         return self._home.run(self.aexplain(), "explain()", "aexplain()")
+
+
+def known_by_id(home: "Home", job_id: int, returns: Any = Any) -> PushedJob[Any]:
+    """A job that was pushed at another time or by somebody else. Nobody is asked whether there is one
+    before something is asked of it."""
+    check_job_id(job_id)
+    return PushedJob(home, job_id, None, returns)
 
 
 class PushedJobs(Sequence[PushedJob[T]]):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 from penstock.client.arguments import Arguments, Items
 from penstock.client.context import Context
 from penstock.client.errors import BadDeclaration, Dead, Retry
-from penstock.client.job import PushedJob, PushedJobs
+from penstock.client.job import PushedJob, PushedJobs, known_by_id
 from penstock.client.options import Errors, Options, Plan, planned
 from penstock.client.origin import Origin
 from penstock.client.said import in_words, iterable
@@ -123,6 +123,11 @@ class Task(Generic[P, T, C]):
         from penstock.client.flow import Signature
 
         return Signature(self, args, kwargs, immutable=True)
+
+    def job(self, job_id: int) -> PushedJob[T]:
+        """The job of that id, which was pushed earlier or elsewhere: a web page that comes back asks
+        for its result. It should be one of this task, whose annotation says what the result is."""
+        return known_by_id(self.app.home, job_id, self.arguments.returns)
 
     # -- pushing ---------------------------------------------------------------------------------
 

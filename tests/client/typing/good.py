@@ -66,6 +66,7 @@ assert_type(batch([1, 2]), None)  # type: ignore[arg-type]  # pyright: ignore
 batch_with_context.push("text")
 untyped.push(1, b=2)
 untyped.push("x")
+assert_type(plain.job(7).result(), str)
 assert_type(anything_first.push("x", 2).result(), int)
 assert_type(scheduled.push().result(), int)
 assert_type(plain.options(delay="5m", priority="high", key="k", tags=["a"]).push(1).result(), str)
