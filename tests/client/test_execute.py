@@ -18,6 +18,7 @@ from penstock.client.execute import (
     Failed,
     Outcome,
     Prepared,
+    broken,
     gathered,
 )
 from penstock.model.fingerprint import fingerprint
@@ -233,6 +234,58 @@ def test_an_exception_whose_class_does_not_say_its_name(app: Penstock) -> None:
         assert (told.kind, told.message) == ("Broken", "the bank is asleep")
 
 
+class NoLeaves(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        raise LookupError
+
+
+class NoHead(ExceptionGroup[Exception]):
+    @property
+    def message(self) -> Any:
+        raise LookupError
+
+
+class NoClass(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise LookupError
+
+
+class Again(Exception):
+    """And once more, for whoever asks what that was."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise Again
+
+
+def nested(groups: int) -> Exception:
+    error: Exception = ValueError("at the bottom")
+    for _ in range(groups):
+        error = ExceptionGroup("one more", [error])
+    return error
+
+
+SHY: list[tuple[Callable[[], Exception], str, str]] = [
+    (lambda: NoLeaves("", [ValueError()]), "NoLeaves", "LookupError"),
+    (lambda: NoHead("", [ValueError(), KeyError()]), "NoHead", "LookupError"),
+    (NoClass, "NoClass", "LookupError"),
+    (Again, "Again", "Again"),
+    (lambda: nested(2_000), "ExceptionGroup", "RecursionError"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "why"), SHY)
+def test_an_exception_that_does_not_let_itself_be_asked_is_a_failure_like_any_other(
+    app: Penstock, make: Callable[[], Exception], kind: str, why: str
+) -> None:
+    error = make()
+    told = (kind, f"what it is cannot be said: {why}", False, None)
+    assert summary(run(app, raising(error))) == told
+    assert summary(broken(error)) == told
+
+
 def test_a_message_that_is_a_text_of_another_class(app: Penstock) -> None:
     class Safe(str):
         def __str__(self) -> str:
@@ -322,6 +375,15 @@ def test_an_exception_in_the_answer_is_its_items(app: Penstock) -> None:
     assert summary(outcome.each[3])[2:] == (True, None)
     assert summary(outcome.each[4])[0] == "ResultNotSendable"
     assert outcome.each[5] is INTERRUPTED
+
+
+def test_an_exception_in_the_answer_that_cannot_be_asked_is_its_items_alone(app: Penstock) -> None:
+    answer = [1, *(make() for make, _, _ in SHY)]
+    outcome = run_batch(app, lambda _: answer, *[b"1"] * len(answer))
+    assert outcome.each[0] == Completed(b"1", "json")
+    for place, (_, kind, why) in enumerate(SHY, 1):
+        told = (kind, f"what it is cannot be said: {why}", False, None)
+        assert summary(outcome.each[place]) == told
 
 
 def test_an_exception_of_the_handler_is_every_items(app: Penstock) -> None:

@@ -468,6 +468,37 @@ def test_errors_come_out_if_that_is_asked_for(real: Penstock) -> None:
         assert t.drain(raise_errors=True).completed == 1
 
 
+def test_an_exception_that_cannot_be_asked_is_a_failure_like_any_other(real: Penstock) -> None:
+    class Shy(Exception):
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise Shy
+
+    error = Shy()
+
+    @real.task(max_attempts=1)
+    def plain() -> None:
+        raise error
+
+    @real.task(max_attempts=1)
+    async def awaited() -> None:
+        raise error
+
+    with real.testing() as t:
+        plain.push()
+        awaited.push()
+        assert t.drain().failed == 2
+        assert [job.errors[0].kind for job in t.dead] == ["Shy", "Shy"]
+        assert all(each.error is error for each in t.failures)
+        plain.push()
+        try:  # `pytest.raises` would ask it
+            t.drain(raise_errors=True)
+        except Shy as raised:
+            assert raised is error
+        else:
+            pytest.fail("it did not come out")
+
+
 def test_what_is_not_an_exception_of_the_handler_passes(real: Penstock) -> None:
     @real.task
     def interrupted() -> None:
