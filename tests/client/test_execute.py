@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -107,6 +107,48 @@ def test_an_answer_that_would_not_arrive_is_no_answer(app: Penstock) -> None:
     assert (kind, dead) == ("ResultNotSendable", True)
     assert message.startswith("JSON has no nan; answer something that JSON can say")
     assert run(app, lambda: float("nan"), result=False) == Completed()
+
+
+async def paid() -> int:
+    return 1
+
+
+class Promise:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+class Said(msgspec.Struct):
+    """JSON can say it, whoever could await it."""
+
+    n: int = 1
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize("result", [True, False])
+@pytest.mark.parametrize(("make", "what"), [(paid, "coroutine"), (Promise, "Promise")])
+def test_what_has_to_be_awaited_is_no_answer(
+    app: Penstock, make: Callable[[], Any], what: str, result: bool
+) -> None:
+    """It would be completed, and nothing has run."""
+    made: list[Any] = []
+
+    def handler() -> Any:
+        made.append(make())
+        return made[-1]
+
+    kind, message, dead, _ = summary(run(app, handler, result=result, retry_on=TypeError))
+    assert (kind, dead) == ("NotAwaited", True)
+    assert message.startswith(f"the handler answered a {what}, and nobody awaits that: ")
+    assert message.endswith("its wrapper has to be `async def`, too, with functools.wraps")
+    if make is paid:
+        assert {inspect.getcoroutinestate(each) for each in made} == {inspect.CORO_CLOSED}
+
+
+def test_what_json_can_say_is_an_answer_whoever_could_await_it(app: Penstock) -> None:
+    assert run(app, lambda: Said(n=2)) == Completed(b'{"n":2}', "json")
 
 
 def test_arguments_that_do_not_fit_are_not_tried_again(app: Penstock) -> None:
@@ -411,6 +453,14 @@ def test_an_item_that_does_not_fit_is_refused_alone(app: Penstock) -> None:
     assert len(seen) == 2
     results = run_batch(app, lambda items: items, b"1", b'"x"', b"3")
     assert results.each[2] == Completed(b"3", "json")
+
+
+def test_what_has_to_be_awaited_is_no_batch_s_answer_and_no_item_s(app: Penstock) -> None:
+    outcome = run_batch(app, lambda _: paid(), b"1", b"2")
+    assert summary(outcome.all)[::2] == ("NotAwaited", True)
+    outcome = run_batch(app, lambda items: [5, *(paid() for _ in items[1:])], b"1", b"2", b"3")
+    assert outcome.each.pop(0) == Completed(b"5", "json")
+    assert [summary(each)[::2] for each in outcome.each.values()] == [("NotAwaited", True)] * 2
 
 
 @pytest.mark.parametrize("answer", [5, "ab", [1], {0: 1}])

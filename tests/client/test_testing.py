@@ -1,6 +1,7 @@
 """`app.testing()`: real jobs, a clock that the test moves, and nothing that happens by itself."""
 
 import asyncio
+import functools
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -497,6 +498,25 @@ def test_an_exception_that_cannot_be_asked_is_a_failure_like_any_other(real: Pen
             assert raised is error
         else:
             pytest.fail("it did not come out")
+
+
+def test_a_decorator_that_hides_an_async_def_is_told_of(real: Penstock) -> None:
+    def counted(handler: Any) -> Any:
+        @functools.wraps(handler)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return handler(*args, **kwargs)
+
+        return wrapper
+
+    async def charge(cents: int) -> int:
+        raise AssertionError("nobody awaits it")
+
+    task = real.task(result=False)(counted(charge))
+    with real.testing() as t:
+        job = task.push(5)
+        assert t.drain().failed == 1
+        (error,) = job.get().errors
+        assert (job.get().state, error.kind) == (State.DEAD, "NotAwaited")
 
 
 def test_what_is_not_an_exception_of_the_handler_passes(real: Penstock) -> None:

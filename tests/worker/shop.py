@@ -4,12 +4,14 @@ Executions are written down in the file that RAN names, a line each: the task, i
 """
 
 import asyncio
+import functools
 import math
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,6 +170,28 @@ async def takes_awaited(what: Exiting) -> None: ...
 
 @app.task(batch=10)
 def takes_many(items: list[Exiting]) -> None: ...
+
+
+def counted(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that knows nothing of `async def`."""
+
+    @functools.wraps(handler)
+    def wrapper(*args: Any) -> Any:
+        return handler(*args)
+
+    return wrapper
+
+
+@app.task(result=False)
+@counted
+async def charges(cents: int) -> None:
+    note(f"charges {cents}")
+
+
+@app.task(batch=10, result=False)
+@counted
+async def charges_many(items: list[int]) -> None:
+    note(f"charges {items}")
 
 
 @app.task

@@ -142,6 +142,19 @@ def test_an_exception_that_cannot_be_asked_what_it_is_harms_nothing_but_its_job(
 
 
 @pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_a_job_whose_handler_nobody_awaits_is_not_completed(pool: str) -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
+            one = await shop.charges.apush(5)
+            assert await ending(one) == "dead NotAwaited"
+            assert (await seen(app, one.id)).attempt == 1
+            assert await ending(await shop.charges_many.apush(5)) == "dead NotAwaited"
+
+    run(case)
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
 def test_an_exit_beside_a_handler_ends_no_process(pool: str) -> None:
     async def case() -> None:
         app = shop.app

@@ -12,7 +12,7 @@ the thread that it is called in.
 import asyncio
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -66,6 +66,11 @@ RAISED: Final = BaseException
 
 class ResultNotSendable(TypeError):
     """The handler answered what JSON cannot say."""
+
+
+class NotAwaited(ResultNotSendable):
+    """The handler answered a coroutine, or what else has to be awaited: what it should do has not
+    been done."""
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
@@ -177,14 +182,34 @@ class Executor:
 
 def answered(task: "Task[..., Any, Any]", value: Any) -> Outcome:
     """Raises ResultNotSendable."""
-    if value is None or not task.keeps_result:
+    if value is None:
+        return DONE
+    if not task.keeps_result:
+        _check_awaited(value)
         return DONE
     try:
         return Completed(encoded("json", value), "json")
     except Unsendable as error:
+        _check_awaited(value)
         raise ResultNotSendable(
             f"{error}; answer something that JSON can say, or say result=False"
         ) from None
+
+
+def _check_awaited(value: Any) -> None:
+    """Raises NotAwaited. Looked at where there is an answer, and nothing that JSON can say: nearly all
+    answers go by. What a handler answers is known by its call alone: a plain wrapper of an `async def`
+    may as well run it."""
+    kind = type(value)
+    if not hasattr(kind, "__await__"):
+        return
+    if issubclass(kind, Coroutine):
+        value.close()  # or Python warns of it, wherever it goes
+    raise NotAwaited(
+        f"the handler answered a {kind.__name__}, and nobody awaits that: say `return await` in an"
+        " async def; where a decorator stands around one, its wrapper has to be `async def`, too,"
+        " with functools.wraps"
+    )
 
 
 def failed(task: "Task[..., Any, Any] | None", error: BaseException) -> Failed:
@@ -318,6 +343,7 @@ class Batch(msgspec.Struct, frozen=True):
         if value is None:
             return self.ended(DONE)
         if not isinstance(value, list | tuple):
+            _check_awaited(value)
             raise TypeError(
                 f"a batch task answers None or a list as long as its batch ({len(self.values)}),"
                 f" not {type(value).__name__}"
