@@ -330,6 +330,13 @@ def test_the_shell_completes_commands_and_options(place: Path) -> None:
     assert completed("penstock jobs ls --st") == ["--state"]
 
 
+def test_what_is_installed_completes_the_command_however_it_was_called() -> None:
+    said = [sys.executable, "-m", "penstock", "--show-completion", "bash"]
+    script = subprocess.run(said, capture_output=True, text=True, check=True).stdout
+    assert "complete -o default -F _penstock_completion penstock\n" in script
+    assert "_PENSTOCK_COMPLETE=complete_bash" in script
+
+
 def test_a_ctrl_c_behind_the_answer_changes_nothing_of_it() -> None:
     ended = (
         "import atexit, os, signal, sys\n"

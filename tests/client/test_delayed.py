@@ -142,6 +142,22 @@ async def test_what_is_not_acknowledged_is_delivered_again(h: Harness) -> None:
 
 
 @on_each_store
+async def test_what_comes_again_is_due_when_the_time_of_its_holder_was_over(h: Harness) -> None:
+    """The first instant is kept by nobody but the payload."""
+    q, at = queue(h), h.now + MINUTE
+    await q.aoffer_or_update("k", {"due": at}, at)
+    await h.advance(2 * MINUTE)
+    first = await q.atry_poll()
+    assert first is not None
+    assert first.at == at
+    await h.advance(5 * MINUTE)
+    again = await q.atry_poll()
+    assert again is not None
+    assert (again.at, again.payload, again.delivery) == (h.now, {"due": at}, "redelivery")
+    assert await q.aoffer_or_update("k", {"due": at}, at) == "ignored"
+
+
+@on_each_store
 async def test_deliveries_have_no_end(h: Harness) -> None:
     q = queue(h, acquire_timeout="1s")
     await q.aoffer_or_update("k", 1)

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from penstock.client.execute import (
     Failed,
     Outcome,
     Prepared,
+    broken,
     gathered,
 )
 from penstock.model.fingerprint import fingerprint
@@ -106,6 +107,48 @@ def test_an_answer_that_would_not_arrive_is_no_answer(app: Penstock) -> None:
     assert (kind, dead) == ("ResultNotSendable", True)
     assert message.startswith("JSON has no nan; answer something that JSON can say")
     assert run(app, lambda: float("nan"), result=False) == Completed()
+
+
+async def paid() -> int:
+    return 1
+
+
+class Promise:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+class Said(msgspec.Struct):
+    """JSON can say it, whoever could await it."""
+
+    n: int = 1
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize("result", [True, False])
+@pytest.mark.parametrize(("make", "what"), [(paid, "coroutine"), (Promise, "Promise")])
+def test_what_has_to_be_awaited_is_no_answer(
+    app: Penstock, make: Callable[[], Any], what: str, result: bool
+) -> None:
+    """It would be completed, and nothing has run."""
+    made: list[Any] = []
+
+    def handler() -> Any:
+        made.append(make())
+        return made[-1]
+
+    kind, message, dead, _ = summary(run(app, handler, result=result, retry_on=TypeError))
+    assert (kind, dead) == ("NotAwaited", True)
+    assert message.startswith(f"the handler answered a {what}, and nobody awaits that: ")
+    assert message.endswith("its wrapper has to be `async def`, too, with functools.wraps")
+    if make is paid:
+        assert {inspect.getcoroutinestate(each) for each in made} == {inspect.CORO_CLOSED}
+
+
+def test_what_json_can_say_is_an_answer_whoever_could_await_it(app: Penstock) -> None:
+    assert run(app, lambda: Said(n=2)) == Completed(b'{"n":2}', "json")
 
 
 def test_arguments_that_do_not_fit_are_not_tried_again(app: Penstock) -> None:
@@ -233,6 +276,58 @@ def test_an_exception_whose_class_does_not_say_its_name(app: Penstock) -> None:
         assert (told.kind, told.message) == ("Broken", "the bank is asleep")
 
 
+class NoLeaves(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        raise LookupError
+
+
+class NoHead(ExceptionGroup[Exception]):
+    @property
+    def message(self) -> Any:
+        raise LookupError
+
+
+class NoClass(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise LookupError
+
+
+class Again(Exception):
+    """And once more, for whoever asks what that was."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise Again
+
+
+def nested(groups: int) -> Exception:
+    error: Exception = ValueError("at the bottom")
+    for _ in range(groups):
+        error = ExceptionGroup("one more", [error])
+    return error
+
+
+SHY: list[tuple[Callable[[], Exception], str, str]] = [
+    (lambda: NoLeaves("", [ValueError()]), "NoLeaves", "LookupError"),
+    (lambda: NoHead("", [ValueError(), KeyError()]), "NoHead", "LookupError"),
+    (NoClass, "NoClass", "LookupError"),
+    (Again, "Again", "Again"),
+    (lambda: nested(2_000), "ExceptionGroup", "RecursionError"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "why"), SHY)
+def test_an_exception_that_does_not_let_itself_be_asked_is_a_failure_like_any_other(
+    app: Penstock, make: Callable[[], Exception], kind: str, why: str
+) -> None:
+    error = make()
+    told = (kind, f"what it is cannot be said: {why}", False, None)
+    assert summary(run(app, raising(error))) == told
+    assert summary(broken(error)) == told
+
+
 def test_a_message_that_is_a_text_of_another_class(app: Penstock) -> None:
     class Safe(str):
         def __str__(self) -> str:
@@ -324,6 +419,15 @@ def test_an_exception_in_the_answer_is_its_items(app: Penstock) -> None:
     assert outcome.each[5] is INTERRUPTED
 
 
+def test_an_exception_in_the_answer_that_cannot_be_asked_is_its_items_alone(app: Penstock) -> None:
+    answer = [1, *(make() for make, _, _ in SHY)]
+    outcome = run_batch(app, lambda _: answer, *[b"1"] * len(answer))
+    assert outcome.each[0] == Completed(b"1", "json")
+    for place, (_, kind, why) in enumerate(SHY, 1):
+        told = (kind, f"what it is cannot be said: {why}", False, None)
+        assert summary(outcome.each[place]) == told
+
+
 def test_an_exception_of_the_handler_is_every_items(app: Penstock) -> None:
     def answer(_: list[int]) -> None:
         raise ValueError("all")
@@ -349,6 +453,14 @@ def test_an_item_that_does_not_fit_is_refused_alone(app: Penstock) -> None:
     assert len(seen) == 2
     results = run_batch(app, lambda items: items, b"1", b'"x"', b"3")
     assert results.each[2] == Completed(b"3", "json")
+
+
+def test_what_has_to_be_awaited_is_no_batch_s_answer_and_no_item_s(app: Penstock) -> None:
+    outcome = run_batch(app, lambda _: paid(), b"1", b"2")
+    assert summary(outcome.all)[::2] == ("NotAwaited", True)
+    outcome = run_batch(app, lambda items: [5, *(paid() for _ in items[1:])], b"1", b"2", b"3")
+    assert outcome.each.pop(0) == Completed(b"5", "json")
+    assert [summary(each)[::2] for each in outcome.each.values()] == [("NotAwaited", True)] * 2
 
 
 @pytest.mark.parametrize("answer", [5, "ab", [1], {0: 1}])

@@ -1,6 +1,7 @@
 """`app.testing()`: real jobs, a clock that the test moves, and nothing that happens by itself."""
 
 import asyncio
+import functools
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -466,6 +467,56 @@ def test_errors_come_out_if_that_is_asked_for(real: Penstock) -> None:
         assert states == [State.COMPLETED, State.SCHEDULED, State.READY]
         assert len(t.failures) == 1
         assert t.drain(raise_errors=True).completed == 1
+
+
+def test_an_exception_that_cannot_be_asked_is_a_failure_like_any_other(real: Penstock) -> None:
+    class Shy(Exception):
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise Shy
+
+    error = Shy()
+
+    @real.task(max_attempts=1)
+    def plain() -> None:
+        raise error
+
+    @real.task(max_attempts=1)
+    async def awaited() -> None:
+        raise error
+
+    with real.testing() as t:
+        plain.push()
+        awaited.push()
+        assert t.drain().failed == 2
+        assert [job.errors[0].kind for job in t.dead] == ["Shy", "Shy"]
+        assert all(each.error is error for each in t.failures)
+        plain.push()
+        try:  # `pytest.raises` would ask it
+            t.drain(raise_errors=True)
+        except Shy as raised:
+            assert raised is error
+        else:
+            pytest.fail("it did not come out")
+
+
+def test_a_decorator_that_hides_an_async_def_is_told_of(real: Penstock) -> None:
+    def counted(handler: Any) -> Any:
+        @functools.wraps(handler)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return handler(*args, **kwargs)
+
+        return wrapper
+
+    async def charge(cents: int) -> int:
+        raise AssertionError("nobody awaits it")
+
+    task = real.task(result=False)(counted(charge))
+    with real.testing() as t:
+        job = task.push(5)
+        assert t.drain().failed == 1
+        (error,) = job.get().errors
+        assert (job.get().state, error.kind) == (State.DEAD, "NotAwaited")
 
 
 def test_what_is_not_an_exception_of_the_handler_passes(real: Penstock) -> None:

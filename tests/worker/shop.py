@@ -4,13 +4,16 @@ Executions are written down in the file that RAN names, a line each: the task, i
 """
 
 import asyncio
+import functools
 import math
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +124,84 @@ def grows(mb: int) -> int:
 @app.task
 async def fails(why: str) -> None:
     raise ValueError(why)
+
+
+class NoLeaves(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        raise LookupError
+
+
+class NoClass(Exception):
+    """Nor what it is, nor what that was."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise NoClass
+
+
+def shy(which: str) -> Exception:
+    """An exception that does not let itself be asked what it is."""
+    if which == "leaves":
+        return NoLeaves("", [ValueError()])
+    if which == "class":
+        return NoClass()
+    error: Exception = ValueError("at the bottom")
+    for _ in range(2_000):
+        error = ExceptionGroup("one more", [error])
+    return error
+
+
+@dataclass
+class Exiting:
+    code: int
+
+    def __post_init__(self) -> None:
+        raise SystemExit(self.code)
+
+
+@app.task
+def takes(what: Exiting) -> None: ...
+
+
+@app.task
+async def takes_awaited(what: Exiting) -> None: ...
+
+
+@app.task(batch=10)
+def takes_many(items: list[Exiting]) -> None: ...
+
+
+def counted(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that knows nothing of `async def`."""
+
+    @functools.wraps(handler)
+    def wrapper(*args: Any) -> Any:
+        return handler(*args)
+
+    return wrapper
+
+
+@app.task(result=False)
+@counted
+async def charges(cents: int) -> None:
+    note(f"charges {cents}")
+
+
+@app.task(batch=10, result=False)
+@counted
+async def charges_many(items: list[int]) -> None:
+    note(f"charges {items}")
+
+
+@app.task
+def fails_shyly(which: str) -> None:
+    raise shy(which)
+
+
+@app.task
+async def fails_shyly_awaited(which: str) -> None:
+    raise shy(which)
 
 
 @app.task(timeout="150ms")

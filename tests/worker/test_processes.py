@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -114,6 +114,57 @@ def test_a_job_that_kills_its_process_is_dead_and_others_go_on() -> None:
             assert errors[0].message == "the process that ran it was killed by SIGKILL"
             (error, _) = (await seen(app, left.id)).errors
             assert error.message == "the process that ran it ended with exit code 3"
+
+    run(case)
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_an_exception_that_cannot_be_asked_what_it_is_harms_nothing_but_its_job(pool: str) -> None:
+    """With one slot: a job whose end nobody heard of would keep the next one waiting."""
+
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
+            for which, kind, why in (
+                ("leaves", "NoLeaves", "LookupError"),
+                ("class", "NoClass", "NoClass"),
+                ("depth", "ExceptionGroup", "RecursionError"),
+            ):
+                for task in (shop.fails_shyly, shop.fails_shyly_awaited):
+                    job = await task.apush(which)
+                    assert await ending(job) == f"dead {kind}"
+                    assert [each.message for each in (await seen(app, job.id)).errors] == [
+                        f"what it is cannot be said: {why}"
+                    ] * 2
+            assert await ending(await shop.quick.apush(1)) == "1"
+
+    run(case)
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_a_job_whose_handler_nobody_awaits_is_not_completed(pool: str) -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
+            one = await shop.charges.apush(5)
+            assert await ending(one) == "dead NotAwaited"
+            assert (await seen(app, one.id)).attempt == 1
+            assert await ending(await shop.charges_many.apush(5)) == "dead NotAwaited"
+
+    run(case)
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_an_exit_beside_a_handler_ends_no_process(pool: str) -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
+            for task in (shop.takes, shop.takes_awaited):
+                job = await task.options(max_attempts=1).apush(cast(shop.Exiting, {"code": 3}))
+                assert await ending(job) == "dead SystemExit"
+            many = await shop.takes_many.options(max_attempts=1).apush({"code": 3})  # type: ignore[arg-type]
+            assert await ending(many) == "dead SystemExit"
+            assert await ending(await shop.quick.apush(1)) == "1"
 
     run(case)
 

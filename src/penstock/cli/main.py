@@ -179,7 +179,7 @@ def main() -> None:
             raise
         sys.exit("the penstock command needs Typer: pip install 'penstock[cli]'")
     try:
-        app()
+        app(prog_name="penstock")  # also as `python -m penstock`, which no shell could complete
     finally:
         # It has been answered: a Ctrl-C while the process takes itself down changes nothing of that.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -17,6 +17,10 @@ Where the seed differs from the contract, the contract holds:
   that was delivered and no other.
 - Redelivery is told by counting deliveries, of single and of batch polls alike; the seed compares
   instants, which an update resets.
+- A message has one instant, at which it is due. That of one that comes again is when its holder's
+  time was over; the seed keeps the first beside it (`scheduledAtInitially`), to tell redelivery by.
+  In a header it would cost each message a third more memory, and the same offer by a client that
+  writes none would be another message. Who needs it says it in the payload.
 - A batch of offers is one push: up to 10,000 go all or none. The seed falls back to one by one.
 - The store's clock decides what is due, not each client's.
 
@@ -98,7 +102,8 @@ class Message(Generic[M]):
 
     @property
     def at(self) -> int:
-        """When it was, or is, due; milliseconds since the epoch."""
+        """When it was, or is, due; milliseconds since the epoch. Of a redelivery: when the time of whoever
+        held it before was over."""
         return self._job.run_at
 
     @property

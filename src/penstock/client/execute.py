@@ -12,7 +12,7 @@ the thread that it is called in.
 import asyncio
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -66,6 +66,11 @@ RAISED: Final = BaseException
 
 class ResultNotSendable(TypeError):
     """The handler answered what JSON cannot say."""
+
+
+class NotAwaited(ResultNotSendable):
+    """The handler answered a coroutine, or what else has to be awaited: what it should do has not
+    been done."""
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
@@ -177,18 +182,58 @@ class Executor:
 
 def answered(task: "Task[..., Any, Any]", value: Any) -> Outcome:
     """Raises ResultNotSendable."""
-    if value is None or not task.keeps_result:
+    if value is None:
+        return DONE
+    if not task.keeps_result:
+        _check_awaited(value)
         return DONE
     try:
         return Completed(encoded("json", value), "json")
     except Unsendable as error:
+        _check_awaited(value)
         raise ResultNotSendable(
             f"{error}; answer something that JSON can say, or say result=False"
         ) from None
 
 
-def failed(task: "Task[..., Any, Any]", error: BaseException) -> Failed:
-    """What an exception of the handler means for the job."""
+def _check_awaited(value: Any) -> None:
+    """Raises NotAwaited. Looked at where there is an answer, and nothing that JSON can say: nearly all
+    answers go by. What a handler answers is known by its call alone: a plain wrapper of an `async def`
+    may as well run it."""
+    kind = type(value)
+    if not hasattr(kind, "__await__"):
+        return
+    if issubclass(kind, Coroutine):
+        value.close()  # or Python warns of it, wherever it goes
+    raise NotAwaited(
+        f"the handler answered a {kind.__name__}, and nobody awaits that: say `return await` in an"
+        " async def; where a decorator stands around one, its wrapper has to be `async def`, too,"
+        " with functools.wraps"
+    )
+
+
+def failed(task: "Task[..., Any, Any] | None", error: BaseException) -> Failed:
+    """What an exception of the handler means for the job. None: it is not the handler's.
+
+    An exception may be of the handler's own class, which is asked again and again here: for its
+    message, for what is in a group, by `isinstance` itself. Whatever it does then is only another way
+    to fail.
+    """
+    try:
+        return _meant(task, error)
+    except RAISED as another:
+        message = f"what it is cannot be said: {_kind(another)}"
+        return Failed(error=JobError(kind=_kind(error), message=message))
+
+
+def broken(error: BaseException) -> Failed:
+    """Whoever ran it made a mistake; its jobs must still come to an end."""
+    return failed(None, error)
+
+
+def _meant(task: "Task[..., Any, Any] | None", error: BaseException) -> Failed:
+    if task is None:
+        return Failed(error=job_error(error))
     if isinstance(error, BadArguments | ResultNotSendable):
         # Trying again would change nothing, or do the work again for nothing; and no frame of the
         # handler has to do with it.
@@ -208,18 +253,7 @@ def job_error(error: BaseException) -> JobError:
         frames = frames.tb_next
     kind, message = _told(error)
     # As it will be kept: from here it goes to another process, or into a log.
-    return check_error(
-        JobError(
-            kind=kept_text(kind, MAX_NAME_BYTES) or "Exception",
-            message=message,
-            trace=_trace(error, frames),
-        )
-    )
-
-
-def broken(error: BaseException) -> Failed:
-    """Whoever ran it made a mistake; its jobs must still come to an end."""
-    return Failed(error=job_error(error))
+    return check_error(JobError(kind=kind, message=message, trace=_trace(error, frames)))
 
 
 def _told(error: BaseException) -> tuple[str, str]:
@@ -255,8 +289,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _kind(error: BaseException) -> str:
-    """Not by the attribute, which a metaclass may have of its own."""
-    return _name_of(type(error))  # type: ignore[no-any-return]
+    """As it will be kept. Asks nobody: the attribute may be a metaclass's own."""
+    return kept_text(_name_of(type(error)), MAX_NAME_BYTES) or "Exception"
 
 
 _name_of: Final = vars(type)["__name__"].__get__
@@ -309,6 +343,7 @@ class Batch(msgspec.Struct, frozen=True):
         if value is None:
             return self.ended(DONE)
         if not isinstance(value, list | tuple):
+            _check_awaited(value)
             raise TypeError(
                 f"a batch task answers None or a list as long as its batch ({len(self.values)}),"
                 f" not {type(value).__name__}"
@@ -321,7 +356,8 @@ class Batch(msgspec.Struct, frozen=True):
         each = dict(self.refused)
         for place, one in zip(self.places, value, strict=True):
             if isinstance(one, BaseException):
-                cancelled = isinstance(one, asyncio.CancelledError)
+                # By its type: `isinstance` asks the exception itself, and here others would pay.
+                cancelled = issubclass(type(one), asyncio.CancelledError)
                 each[place] = INTERRUPTED if cancelled else executor.failed(self.task, one)
             elif one is not None:
                 try:

@@ -28,6 +28,7 @@ from penstock.client.execute import (
     BatchOutcome,
     Outcome,
     Prepared,
+    broken,
     gathered,
 )
 from penstock.client.home import Home
@@ -54,8 +55,13 @@ class Child:
 
     def serve(self) -> None:
         self._send(Ready())
+        outcome: Outcome | BatchOutcome
         for message in self._messages:
-            outcome = self._run(to_child.decode(message))
+            do = to_child.decode(message)
+            try:
+                outcome = self._run(do)
+            except BaseException as error:  # noqa: BLE001 - not the handler's: ours, or beside it
+                outcome = broken(error)
             self._send(Ended.of(outcome, rss_mb()))
 
     def _send(self, message: Ready | Said | Ended) -> None:
