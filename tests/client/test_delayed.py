@@ -130,9 +130,15 @@ async def test_what_is_not_acknowledged_is_delivered_again(h: Harness) -> None:
     first = await q.atry_poll()
     assert first is not None
     assert (first.key, first.delivery, first.payload) == ("k", "first", 1)
+    held = await q.aread("k")
+    assert held is not None
+    assert held.delivery == "first"
     await h.advance(5 * MINUTE - 1)
     assert await q.atry_poll() is None
     await h.advance(1)
+    lying = await q.aread("k")
+    assert lying is not None
+    assert lying.delivery == "redelivery"
     (second,) = await q.atry_poll_many(5)
     assert (second.id, second.delivery) == (first.id, "redelivery")
     assert not await first.aacknowledge()

@@ -61,6 +61,7 @@ from penstock.model.job import (
 )
 from penstock.model.lifecycle import ENDED
 from penstock.model.policy import Backoff
+from penstock.model.lifecycle import State
 from penstock.model.store import Store
 
 M = TypeVar("M")
@@ -109,7 +110,9 @@ class Message(Generic[M]):
     @property
     def delivery(self) -> Delivery:
         """Whether somebody held this version before and did not acknowledge it."""
-        return "redelivery" if self._job.redelivered else "first"
+        job = self._job
+        held_now = job.state is State.ACTIVE
+        return "redelivery" if job.attempt > held_now else "first"
 
     @property
     def payload(self) -> M:
