@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.model.answers import Acked, Pushed
 from penstock.model.errors import PenstockError
 from penstock.model.job import MAX_ID, Ids, Job, Lease, Run
 from penstock.model.lifecycle import State
-from penstock.model.store import Acked, Pushed, Store
+from penstock.model.store import Store
 from penstock.stores.clock import ManualClock
 from tests.durable import settled
 from tests.oracle.plain import View, difference, plain, shown

@@ -10,9 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.model.errors import PenstockError
-from penstock.model.job import Job, JobError, Lease, LogLine, Run
-from penstock.model.store import (
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     CronInfo,
@@ -26,6 +24,8 @@ from penstock.model.store import (
     Released,
     Result,
 )
+from penstock.model.errors import PenstockError
+from penstock.model.job import Job, JobError, Lease, LogLine, Run
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.model import checks
-from penstock.model.checks_values import check_bool
-from penstock.model.errors import Deadline, NotFound, Overloaded, Unavailable
-from penstock.model.event import Event, EventKind
-from penstock.model.job import MAX_ID, Codec, Job, JobError, Lease, LogLine, Run
-from penstock.model.lifecycle import State
-from penstock.model.policy import DEFAULT_CAPS, Bounds, Caps, QueueConfig
-from penstock.model.schedule import CronSpec
-from penstock.model.store import (
-    Ack,
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     CronInfo,
@@ -41,8 +33,15 @@ from penstock.model.store import (
     Released,
     Result,
     Standing,
-    Store,
 )
+from penstock.model.checks_values import check_bool
+from penstock.model.errors import Deadline, NotFound, Overloaded, Unavailable
+from penstock.model.event import Event, EventKind
+from penstock.model.job import MAX_ID, Codec, Job, JobError, Lease, LogLine, Run
+from penstock.model.lifecycle import State
+from penstock.model.policy import DEFAULT_CAPS, Bounds, Caps, QueueConfig
+from penstock.model.schedule import CronSpec
+from penstock.model.store import Ack, Store
 from penstock.stores.clock import Clock
 from tests.oracle import bulks, crons, due, groups, keys, life, looking, pushing, working
 from tests.oracle.watching import Watcher

@@ -59,9 +59,8 @@ from penstock.model.job import (
     Outcome,
     Run,
 )
-from penstock.model.lifecycle import ENDED
+from penstock.model.lifecycle import ENDED, State
 from penstock.model.policy import Backoff
-from penstock.model.lifecycle import State
 from penstock.model.store import Store
 
 M = TypeVar("M")

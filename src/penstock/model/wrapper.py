@@ -9,13 +9,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from penstock.model.event import Event, EventKind
-from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Run
-from penstock.model.lifecycle import State
-from penstock.model.policy import BULK_DEADLINE_MS, Bounds, QueueConfig
-from penstock.model.schedule import CronSpec
-from penstock.model.store import (
-    Ack,
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     CronInfo,
@@ -32,8 +26,13 @@ from penstock.model.store import (
     Released,
     Result,
     Standing,
-    Store,
 )
+from penstock.model.event import Event, EventKind
+from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Run
+from penstock.model.lifecycle import State
+from penstock.model.policy import BULK_DEADLINE_MS, Bounds, QueueConfig
+from penstock.model.schedule import CronSpec
+from penstock.model.store import Ack, Store
 
 T = TypeVar("T")
 Call = Coroutine[Any, Any, T]

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import msgspec
 
+from penstock.model.answers import Explanation, Page, Result, Standing
 from penstock.model.errors import PenstockError
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Job, LogLine
 from penstock.model.lifecycle import State
-from penstock.model.store import Explanation, Page, Result, Standing
 from penstock.protocol.command import Answer, Refusal, ReqId, Session
 from penstock.protocol.native_base import Native, in_sight, require_job
 from penstock.protocol.reach import explained

@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.answers import Explanation
 from penstock.model.errors import Forbidden, NotFound
 from penstock.model.job import MAX_BATCH, MAX_ID
-from penstock.model.store import Explanation, Store
+from penstock.model.store import Store
 from penstock.protocol.access import Principal
 
 NEVER_WAS: Final = "0" * 32  # a token of no lease: they are drawn from 2^128

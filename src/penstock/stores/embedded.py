@@ -15,6 +15,20 @@ from penstock.kernel import commands as c
 from penstock.kernel import explain, read
 from penstock.kernel.kernel import Kernel
 from penstock.model import checks
+from penstock.model.answers import (
+    Acked,
+    BulkInfo,
+    Durability,
+    Explanation,
+    Extended,
+    Failed,
+    Health,
+    Page,
+    Pushed,
+    Released,
+    Result,
+    Standing,
+)
 from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
 from penstock.model.job import (
@@ -31,25 +45,7 @@ from penstock.model.job import (
 from penstock.model.lifecycle import State
 from penstock.model.payload import check_json
 from penstock.model.policy import BULK_DEADLINE_MS, DEFAULT_CAPS, Caps
-from penstock.model.store import (
-    UNNUMBERED,
-    Ack,
-    Acked,
-    BulkInfo,
-    Durability,
-    Explanation,
-    Extended,
-    Failed,
-    Health,
-    Number,
-    Page,
-    Pushed,
-    Pusher,
-    Released,
-    Result,
-    Standing,
-    run_of_one,
-)
+from penstock.model.store import UNNUMBERED, Ack, Number, Pusher, run_of_one
 from penstock.stores.clock import Clock, Instant, ManualClock, SystemClock
 from penstock.stores.embedded_managing import EmbeddedManaging
 from penstock.stores.engine import Engine

@@ -21,14 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.model import checks
-from penstock.model.errors import Invalid, Overloaded, PenstockError, Unavailable
-from penstock.model.event import Event, EventKind
-from penstock.model.job import MAX_PAYLOAD, Codec, Job, JobError, JobOptions, Lease, LogLine, Run
-from penstock.model.lifecycle import State
-from penstock.model.policy import BULK_DEADLINE_MS
-from penstock.model.store import (
-    UNNUMBERED,
-    Ack,
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     Durability,
@@ -36,14 +29,18 @@ from penstock.model.store import (
     Extended,
     Failed,
     Health,
-    Number,
     Page,
     Pushed,
     Released,
     Result,
     Standing,
-    run_of_one,
 )
+from penstock.model.errors import Invalid, Overloaded, PenstockError, Unavailable
+from penstock.model.event import Event, EventKind
+from penstock.model.job import MAX_PAYLOAD, Codec, Job, JobError, JobOptions, Lease, LogLine, Run
+from penstock.model.lifecycle import State
+from penstock.model.policy import BULK_DEADLINE_MS
+from penstock.model.store import UNNUMBERED, Ack, Number, run_of_one
 from penstock.protocol import (
     native,
     native_look,
