@@ -201,7 +201,7 @@ class Pair:
     async def look_at_details(
         self, tenant: str, queues: Sequence[str], keys: Sequence[str]
     ) -> None:
-        """Compare what only single calls tell: keys, results, explanations, logs, crons."""
+        """Compare what only single calls tell: keys, results, explanations, logs, crons, who waits."""
         for queue in queues:
             for key in keys:
                 await self.call("by_key", tenant, queue, key)
@@ -217,6 +217,7 @@ class Pair:
             ours = await scan(self.oracle, tenant, queue, newest=True)
             self.agree(f"jobs of {tenant}/{queue}, the newest first", ours, newest)
         await self.call("crons", tenant)
+        await self.call("waiting", tenant)
 
     # -- waiting ---------------------------------------------------------------------------------
 

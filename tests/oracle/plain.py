@@ -23,6 +23,7 @@ from penstock.model.answers import (
     Redriven,
     Released,
     Result,
+    WaitingClaims,
 )
 from penstock.model.errors import PenstockError
 from penstock.model.job import Job, JobError, Lease, LogLine, Run
@@ -93,7 +94,7 @@ def plain(answer: Any, view: View) -> Any:
             }
         case Job():
             return known(answer, view)
-        case BulkInfo() | CronInfo() | LogLine() | str() | int() | None:
+        case BulkInfo() | CronInfo() | LogLine() | WaitingClaims() | str() | int() | None:
             return answer
         case list():
             return [plain(each, view) for each in answer]

@@ -148,6 +148,20 @@ EXPLANATIONS: Final[dict[str, str]] = {
 }
 
 
+class WaitingClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim that found nothing, and is in line for what comes."""
+
+    worker: str  # as it said; empty if it did not
+    queues: tuple[str, ...]
+    n: int  # jobs that it takes at most
+    since: int  # wall clock; when it came
+
+
+class WaitingClaims(msgspec.Struct, frozen=True):
+    claims: tuple[WaitingClaim, ...]  # in the order in which they came
+    complete: bool  # nobody else waits
+
+
 class BulkInfo(msgspec.Struct, frozen=True, kw_only=True):
     bulk: str
     state: Literal["open", "committed", "aborted"]

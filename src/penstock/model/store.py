@@ -38,6 +38,7 @@ from penstock.model.answers import (
     Released,
     Result,
     Standing,
+    WaitingClaims,
 )
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Codec, Job, JobError, JobOptions, JobSpec, Lease, LogLine, Run
@@ -300,6 +301,11 @@ class Store(ABC):
 
     @abstractmethod
     async def explain(self, tenant: str, job_id: int) -> Explanation: ...
+
+    @abstractmethod
+    async def waiting(self, tenant: str, *, limit: int = 1_000) -> WaitingClaims:
+        """The claims that wait in line, those that came first of all first, at most `limit`: whoever
+        has nothing to do, and whoever has room for more than they do."""
 
     @abstractmethod
     def watch(

@@ -26,6 +26,7 @@ from penstock.model.answers import (
     Released,
     Result,
     Standing,
+    WaitingClaims,
 )
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Run
@@ -216,6 +217,9 @@ class Wrapper(Store):
 
     def explain(self, tenant: str, job_id: int) -> Call[Explanation]:
         return self._made("explain", self.inner.explain(tenant, job_id))
+
+    def waiting(self, tenant: str, *, limit: int = 1_000) -> Call[WaitingClaims]:
+        return self._made("waiting", self.inner.waiting(tenant, limit=limit))
 
     def watch(
         self,

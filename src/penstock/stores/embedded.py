@@ -28,6 +28,7 @@ from penstock.model.answers import (
     Released,
     Result,
     Standing,
+    WaitingClaims,
 )
 from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
@@ -419,6 +420,11 @@ class EmbeddedStore(EmbeddedManaging):
 
     async def explain(self, tenant: str, job_id: int) -> Explanation:
         return explain.explain(self.engine.kernel, *self._known(tenant, job_id))
+
+    async def waiting(self, tenant: str, *, limit: int = 1_000) -> WaitingClaims:
+        checks.check_tenant(tenant)
+        checks.check_waiting(limit)
+        return self.engine.claims.waiting(tenant, limit)
 
     def _known(self, tenant: str, job_id: int) -> tuple[Any, int]:
         checks.check_tenant(tenant)

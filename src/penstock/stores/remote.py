@@ -34,6 +34,7 @@ from penstock.model.answers import (
     Released,
     Result,
     Standing,
+    WaitingClaims,
 )
 from penstock.model.errors import Invalid, Overloaded, PenstockError, Unavailable
 from penstock.model.event import Event, EventKind
@@ -462,6 +463,12 @@ class RemoteStore(RemoteManaging):
         checks.check_job_id(job_id)
         request = native_look.Explain(tenant=tenant, job_id=job_id)
         return (await self._link().ask(request, repeat=True)).explanation  # type: ignore[no-any-return]
+
+    async def waiting(self, tenant: str, *, limit: int = 1_000) -> WaitingClaims:
+        checks.check_tenant(tenant)
+        checks.check_waiting(limit)
+        told = await self._link().ask(native_look.Waiting(tenant=tenant, limit=limit), repeat=True)
+        return WaitingClaims(told.claims, told.complete)
 
     def watch(
         self,
