@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.store import EXPLANATIONS
+from penstock.model.answers import EXPLANATIONS
 from tests.cli.shell import Shell, check_shown
 from tools.commands import commands
 from tools.docs import ROOT

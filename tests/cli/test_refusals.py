@@ -122,7 +122,7 @@ CASES: list[tuple[str, int, str]] = [
     ("cron next ghost", NOT_SO, "^'ghost' is neither a cron expression"),
     ("cron next '* * * * *' --tz Europe/Berln", WRONG, "^--tz: 'Europe/Berln' is not a time zone"),
     ("cron next '99 * * * *'", WRONG, "^CRON: "),
-    ("workers ls", NOT_SO, "^nobody holds a job"),
+    ("workers ls", NOT_SO, "^nobody holds a job or waits for one"),
     ("stats --tenant 'a b'", WRONG, "^--tenant: 'a b' is not"),
     ("stats --tenant ''", WRONG, "^--tenant: '' is not"),
     ("tail -q 'a b'", WRONG, "^--queue: 'a b' is not"),

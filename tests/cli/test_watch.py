@@ -6,6 +6,7 @@ import re
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from penstock.stores.target import Target
 from tests.cli.cli import Cli, environment, process
 
 URL = "sqlite:///jobs.db"
+LOOKS = 500  # until a process that was started has begun to wait
 LOST = "the connection was lost: some may not have been shown; going on from here"
 
 
@@ -45,10 +47,59 @@ def test_stats_count_jobs_by_state(cli: Cli) -> None:
     assert cli.json("stats", "--tenant", "other")["queues"] == 0
 
 
+@contextmanager
+def one_waits(cli: Cli, place: Path, worker: str, *words: object) -> Iterator[None]:
+    """Meanwhile a claim waits, in another process that owns the path; somebody else holds a job."""
+    cli("push", "held")
+    cli("claim", "held", "--worker", "busy")
+    said = ("claim", *words, "--worker", worker, "--wait", "1h", "--url", URL)
+    with process(said, cwd=place, stdout=subprocess.DEVNULL) as waiting:
+        try:
+            for _ in range(LOOKS):
+                known = cli.json("workers", "ls")["workers"]
+                if any(each["waiting"] for each in known if each["worker"] == worker):
+                    break
+            else:
+                raise AssertionError(f"{worker} does not wait")
+            yield
+        finally:
+            waiting.send_signal(signal.SIGINT)
+
+
+def test_workers_with_nothing_to_do_are_those_whose_claims_wait(cli: Cli, place: Path) -> None:
+    with one_waits(cli, place, "idle", "b", "a", "-n", 5):
+        listed = cli.json("workers", "ls")
+        assert listed["complete"] is True
+        busy, idle = listed["workers"]
+        assert (busy["worker"], busy["active"]) == ("busy", 1)
+        assert (busy["waiting"], busy["room"], busy["waiting_since"]) == (0, 0, None)
+        assert (idle["worker"], idle["active"], idle["queues"]) == ("idle", 0, ["a", "b"])
+        assert (idle["waiting"], idle["room"]) == (1, 5)
+        assert busy["oldest_start"] <= idle["waiting_since"] <= time.time() * 1_000
+        assert idle["oldest_start"] is idle["last_heartbeat"] is idle["lease_expires_at"] is None
+        said = cli("workers", "ls")
+        assert re.search(r"^busy +1 +0 +- .* held *$", said, re.MULTILINE)
+        assert re.search(r"^idle +0 +5 +(now|\d+s ago) +- +- +- +a, b *$", said, re.MULTILINE)
+        assert cli.json("workers", "ls", "--tenant", "other", code=1)["workers"] == []
+        cli("queues", "purge", "held", "--yes")
+        (alone,) = cli.json("workers", "ls")["workers"]
+        assert alone["worker"] == "idle"
+
+
+def test_a_worker_that_could_do_more_than_it_does_holds_jobs_and_waits(
+    cli: Cli, place: Path
+) -> None:
+    with one_waits(cli, place, "busy", "a", "-n", 3):
+        (busy,) = cli.json("workers", "ls")["workers"]
+        assert (busy["active"], busy["waiting"], busy["room"]) == (1, 1, 3)
+        assert busy["queues"] == ["a", "held"]
+        assert re.search(r"^busy +1 +3 +\S.* a, held *$", cli("workers", "ls"), re.MULTILINE)
+
+
 def test_workers_are_those_who_hold_jobs(cli: Cli) -> None:
     cli("push", "a", "--lines", "-", given="1\n2\n3\n")
     cli("push", "b", "--lines", "-", given="4\n5\n")
-    assert cli("workers", "ls", code=1) == "nobody holds a job\n"
+    assert cli("workers", "ls", code=1) == "nobody holds a job or waits for one\n"
     cli("claim", "a", "-n", 2, "--worker", "w1", "--lease", "5m")
     cli("claim", "b", "--worker", "w1", "--lease", "2h")
     cli("claim", "b")
@@ -60,7 +111,7 @@ def test_workers_are_those_who_hold_jobs(cli: Cli) -> None:
     assert named["oldest_start"] <= named["last_heartbeat"]
     assert named["lease_expires_at"] - named["oldest_start"] == pytest.approx(300_000, abs=1_000)
     said = cli("workers", "ls")
-    assert re.search(r"^w1 +3 .* in [45]m +a, b", said, re.MULTILINE)
+    assert re.search(r"^w1 +3 +0 +- .* in [45]m +a, b", said, re.MULTILINE)
     assert "(unnamed)" in said
 
 
@@ -71,6 +122,18 @@ def test_workers_of_a_part_say_so(cli: Cli) -> None:
     assert (listed["workers"][0]["active"], listed["complete"]) == (2, False)
     assert cli.told == "only the first 2 active jobs were looked at; see --limit\n"
     assert cli.json("workers", "ls", "--limit", 3)["complete"] is True
+
+
+def test_those_who_wait_of_a_part_say_so(cli: Cli, place: Path) -> None:
+    with one_waits(cli, place, "one", "a"), one_waits(cli, place, "two", "a"):
+        listed = cli.json("workers", "ls", "--limit", 2)
+        assert [each["worker"] for each in listed["workers"]] == ["busy", "one", "two"]
+        assert listed["complete"] is True
+        cli("queues", "purge", "held", "--yes")
+        listed = cli.json("workers", "ls", "--limit", 1)
+        assert [each["worker"] for each in listed["workers"]] == ["one"]
+        assert listed["complete"] is False
+        assert cli.told == "only the first 1 waiting claims were looked at; see --limit\n"
 
 
 def test_the_bench_measures_and_leaves_nothing(cli: Cli) -> None:

@@ -13,20 +13,12 @@ from contextlib import aclosing, asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self, TypeVar
 
+from penstock.model.answers import Acked, Extended, Failed, Pushed, QueueInfo, Released, Result
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Codec, Job, JobError, JobOptions, JobSpec, Lease, LogLine, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CAPS, Backoff, Caps, QueueConfig
-from penstock.model.store import (
-    Acked,
-    Extended,
-    Failed,
-    Pushed,
-    QueueInfo,
-    Released,
-    Result,
-    Store,
-)
+from penstock.model.store import Store
 from penstock.open import open_store
 from penstock.stores.clock import ManualClock, SystemClock
 from penstock.stores.embedded import EmbeddedStore

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from penstock.model.answers import Acked
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.lifecycle import State
-from penstock.model.store import Acked
 from tests.conformance.harness import AT_ONCE, BLOCK, Harness, after, many_jobs
 
 

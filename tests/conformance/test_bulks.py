@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from penstock.model.answers import BulkInfo
 from penstock.model.errors import Conflict, Invalid, NotFound
 from penstock.model.job import JobSpec, Run
 from penstock.model.lifecycle import DeadReason, State
-from penstock.model.store import BulkInfo
 from tests.conformance.harness import Harness, many_jobs
 
 HOUR = 3_600_000

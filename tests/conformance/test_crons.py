@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.model.answers import CronInfo
 from penstock.model.errors import NotFound
 from penstock.model.job import JobOptions
 from penstock.model.lifecycle import State
@@ -19,7 +20,6 @@ from penstock.model.schedule import (
     instants,
     parse_key,
 )
-from penstock.model.store import CronInfo
 from tests.conformance.harness import Harness, after
 
 MINUTE = 60_000

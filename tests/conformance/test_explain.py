@@ -2,10 +2,10 @@
 
 import pytest
 
+from penstock.model.answers import EXPLANATIONS, Explanation
 from penstock.model.errors import NotFound
 from penstock.model.lifecycle import State
 from penstock.model.policy import Limits, Rate
-from penstock.model.store import EXPLANATIONS, Explanation
 from tests.conformance.harness import Harness, after
 from tests.conformance.test_keys import ENDED, bring
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from penstock.model.answers import FailedJob
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.job import JobError
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.policy import Backoff, Jitter
-from penstock.model.store import FailedJob
 from tests.conformance.harness import AT_ONCE, BLOCK, BOOM, Harness, after, many_jobs
 
 FOREVER = 0

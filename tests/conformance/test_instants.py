@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from penstock.model.answers import PushedInstead
 from penstock.model.errors import Invalid, NotFound, Overloaded, RateLimited
 from penstock.model.job import JobOptions, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Rate
 from penstock.model.schedule import CronSpec, Every, instant_key
-from penstock.model.store import PushedInstead
 from tests.conformance.harness import BOOM, Harness
 
 MINUTE = 60_000

@@ -2,10 +2,10 @@
 
 import pytest
 
+from penstock.model.answers import Pushed
 from penstock.model.errors import Conflict
 from penstock.model.job import KeyClaim, Run
 from penstock.model.policy import KeepKey, OnConflict
-from penstock.model.store import Pushed
 from tests.conformance.harness import Harness
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from penstock.model.answers import Pushed
 from penstock.model.errors import Conflict, Invalid
 from penstock.model.job import JobSpec, Run
 from penstock.model.policy import Bounds, Rate
-from penstock.model.store import Pushed
 from tests.conformance.harness import Harness
 
 DAY = 86_400_000

@@ -2,10 +2,10 @@
 
 import pytest
 
+from penstock.model.answers import Standing
 from penstock.model.errors import Invalid
 from penstock.model.job import KeyClaim, Run
 from penstock.model.lifecycle import State
-from penstock.model.store import Standing
 from tests.conformance.harness import BLOCK, Harness, many_jobs
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.cron.scheduler import LONGEST_MS, LOOK_MS, Scheduler
+from penstock.model.answers import CronInfo
 from penstock.model.errors import Forbidden, PenstockError, Unauthenticated, Unavailable
 from penstock.model.job import JobOptions
 from penstock.model.lifecycle import State
 from penstock.model.schedule import Cron, CronSpec, Daily, Every, instants, parse_key
-from penstock.model.store import CronInfo, Store
+from penstock.model.store import Store
 from penstock.model.wrapper import Call, Wrapper
 from tests.conformance.harness import PATIENCE_S, Harness
 

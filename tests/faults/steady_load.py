@@ -12,8 +12,9 @@ from itertools import count
 from typing import Final
 
 from penstock import group
+from penstock.model.answers import Pushed
 from penstock.model.job import JobSpec
-from penstock.model.store import Pushed, Store
+from penstock.model.store import Store
 from penstock.open import open_store
 from tests.faults import chores
 from tests.server.client import Client as HttpClient

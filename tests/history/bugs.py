@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from penstock.model.answers import Acked, BulkInfo, Pushed, QueueInfo, Released, Result
 from penstock.model.errors import Conflict, Deadline, LeaseLost, PenstockError
 from penstock.model.job import IGNORED, UPDATED, Ids, JobOptions, Lease, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Limits, QueueConfig
-from penstock.model.store import Acked, BulkInfo, Pushed, QueueInfo, Released, Result
 from penstock.stores.embedded import EmbeddedStore
 from tests.history.recorder import BROKE
 

@@ -12,7 +12,7 @@ import asyncio
 from pathlib import Path
 from unittest.mock import patch
 
-from penstock.model.store import Durability
+from penstock.model.answers import Durability
 from penstock.open import open_store
 from penstock.stores import keeper, stored_payloads
 from penstock.stores.journal import sqlite

@@ -12,10 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.model.errors import Deadline, PenstockError, Unavailable
-from penstock.model.job import Ids, Job, JobError, JobOptions, Lease, Outcome, Run
-from penstock.model.policy import QueueConfig
-from penstock.model.store import (
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     Durability,
@@ -25,8 +22,11 @@ from penstock.model.store import (
     Redriven,
     Released,
     Result,
-    Store,
 )
+from penstock.model.errors import Deadline, PenstockError, Unavailable
+from penstock.model.job import Ids, Job, JobError, JobOptions, Lease, Outcome, Run
+from penstock.model.policy import QueueConfig
+from penstock.model.store import Store
 from penstock.stores.clock import Clock, SystemClock
 from tests.history import record as r
 

@@ -21,10 +21,10 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from penstock.model.answers import Durability, Pushed
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.job import JobOptions, JobSpec, Lease, Run
 from penstock.model.policy import Backoff, Limits, OnConflict, QueueConfig, Rate
-from penstock.model.store import Durability, Pushed
 from tests.history.final import FinalState, settle
 from tests.history.recorder import Recorder
 

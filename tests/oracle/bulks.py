@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.model.answers import BulkInfo
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
 from penstock.model.lifecycle import State
 from penstock.model.policy import Caps
-from penstock.model.store import BulkInfo
 from tests.oracle import groups, keys, life, pushing
 from tests.oracle.world import Bulk, OracleJob, World
 

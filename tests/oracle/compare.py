@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.model.answers import Acked, Pushed
 from penstock.model.errors import PenstockError
 from penstock.model.job import MAX_ID, Ids, Job, Lease, Run
 from penstock.model.lifecycle import State
-from penstock.model.store import Acked, Pushed, Store
+from penstock.model.store import Store
 from penstock.stores.clock import ManualClock
 from tests.durable import settled
 from tests.oracle.plain import View, difference, plain, shown
@@ -200,7 +201,7 @@ class Pair:
     async def look_at_details(
         self, tenant: str, queues: Sequence[str], keys: Sequence[str]
     ) -> None:
-        """Compare what only single calls tell: keys, results, explanations, logs, crons."""
+        """Compare what only single calls tell: keys, results, explanations, logs, crons, who waits."""
         for queue in queues:
             for key in keys:
                 await self.call("by_key", tenant, queue, key)
@@ -216,6 +217,7 @@ class Pair:
             ours = await scan(self.oracle, tenant, queue, newest=True)
             self.agree(f"jobs of {tenant}/{queue}, the newest first", ours, newest)
         await self.call("crons", tenant)
+        await self.call("waiting", tenant)
 
     # -- waiting ---------------------------------------------------------------------------------
 

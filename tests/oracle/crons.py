@@ -3,12 +3,12 @@
 import msgspec
 
 from penstock.model import schedule
+from penstock.model.answers import CronInfo, PushedInstead
 from penstock.model.errors import Invalid, NotFound, Overloaded
 from penstock.model.job import KeyClaim, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Caps
 from penstock.model.schedule import CronSpec
-from penstock.model.store import CronInfo, PushedInstead
 from tests.oracle import keys, life, pushing
 from tests.oracle.world import OracleCron, OracleJob, Version, World
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from penstock.model.answers import Acked, Failed, Pushed, QueueInfo, Released
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds
-from penstock.model.store import Acked, Failed, Pushed, QueueInfo, Released
 from tests.oracle.store import OracleStore
 
 

@@ -6,10 +6,10 @@
 from dataclasses import replace
 from typing import Any
 
+from penstock.model.answers import Result
 from penstock.model.job import JobError
 from penstock.model.lifecycle import FAILED, DeadReason, State
 from penstock.model.policy import backoff_ms
-from penstock.model.store import Result
 from tests.oracle import keys
 from tests.oracle.world import OracleJob, OracleLease, Version, World
 

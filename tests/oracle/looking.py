@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from penstock.model.answers import Explanation, QueueInfo
 from penstock.model.job import Job
 from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CONFIG
-from penstock.model.store import Explanation, QueueInfo
 from tests.oracle import groups, life
 from tests.oracle.world import OracleJob, World
 

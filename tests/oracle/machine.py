@@ -7,10 +7,10 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from penstock.model.answers import Pushed
 from penstock.model.job import JobError, JobSpec, Lease, LogLine, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CAPS
-from penstock.model.store import Pushed
 from penstock.stores.clock import ManualClock
 from tests.oracle import strategies as say
 from tests.oracle.compare import NOBODY, Pair

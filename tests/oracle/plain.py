@@ -10,9 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.model.errors import PenstockError
-from penstock.model.job import Job, JobError, Lease, LogLine, Run
-from penstock.model.store import (
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     CronInfo,
@@ -25,7 +23,10 @@ from penstock.model.store import (
     Redriven,
     Released,
     Result,
+    WaitingClaims,
 )
+from penstock.model.errors import PenstockError
+from penstock.model.job import Job, JobError, Lease, LogLine, Run
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def plain(answer: Any, view: View) -> Any:
             }
         case Job():
             return known(answer, view)
-        case BulkInfo() | CronInfo() | LogLine() | str() | int() | None:
+        case BulkInfo() | CronInfo() | LogLine() | WaitingClaims() | str() | int() | None:
             return answer
         case list():
             return [plain(each, view) for each in answer]

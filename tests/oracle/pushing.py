@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+from penstock.model.answers import Pushed, PushedRun
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded, RateLimited
 from penstock.model.job import CREATED, IGNORED, UPDATED, KeyClaim, Outcome, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Caps
-from penstock.model.store import Pushed, PushedRun
 from tests.oracle import groups, keys, life
 from tests.oracle.world import OracleJob, Producer, Version, World
 

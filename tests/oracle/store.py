@@ -16,15 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.model import checks
-from penstock.model.checks_values import check_bool
-from penstock.model.errors import Deadline, NotFound, Overloaded, Unavailable
-from penstock.model.event import Event, EventKind
-from penstock.model.job import MAX_ID, Codec, Job, JobError, Lease, LogLine, Run
-from penstock.model.lifecycle import State
-from penstock.model.policy import DEFAULT_CAPS, Bounds, Caps, QueueConfig
-from penstock.model.schedule import CronSpec
-from penstock.model.store import (
-    Ack,
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     CronInfo,
@@ -41,8 +33,17 @@ from penstock.model.store import (
     Released,
     Result,
     Standing,
-    Store,
+    WaitingClaim,
+    WaitingClaims,
 )
+from penstock.model.checks_values import check_bool
+from penstock.model.errors import Deadline, NotFound, Overloaded, Unavailable
+from penstock.model.event import Event, EventKind
+from penstock.model.job import MAX_ID, Codec, Job, JobError, Lease, LogLine, Run
+from penstock.model.lifecycle import State
+from penstock.model.policy import DEFAULT_CAPS, Bounds, Caps, QueueConfig
+from penstock.model.schedule import CronSpec
+from penstock.model.store import Ack, Store
 from penstock.stores.clock import Clock
 from tests.oracle import bulks, crons, due, groups, keys, life, looking, pushing, working
 from tests.oracle.watching import Watcher
@@ -50,10 +51,11 @@ from tests.oracle.world import OracleJob, World, joined
 
 
 @dataclass(kw_only=True)
-class WaitingClaim:
+class ClaimInLine:
     tenant: str
     queues: tuple[str, ...]
     n: int
+    since: int  # wall clock
     lease_ms: int | None
     worker: str
     until: int  # elapsed
@@ -74,7 +76,7 @@ class OracleStore(Store):
         self.clock = clock
         self.caps = caps
         self.world = World(seed=seed, first_id=first_id)
-        self.claims: list[WaitingClaim] = []
+        self.claims: list[ClaimInLine] = []
         self.results: list[WaitingResult] = []
         self.watchers: list[Watcher] = []
         self.position = 0
@@ -110,7 +112,7 @@ class OracleStore(Store):
             waiting.future.set_result(lease)
         self.spread_news()
 
-    def take(self, waiting: WaitingClaim) -> Lease | None:
+    def take(self, waiting: ClaimInLine) -> Lease | None:
         return working.claim(
             self.world,
             waiting.tenant,
@@ -216,10 +218,11 @@ class OracleStore(Store):
         checks.check_tenant(tenant)
         checks.check_claim(queues, n, lease_ms, worker, wait_ms)
         with self.call() as world:
-            waiting = WaitingClaim(
+            waiting = ClaimInLine(
                 tenant=tenant,
-                queues=tuple(queues),
+                queues=tuple(dict.fromkeys(queues)),
                 n=n,
+                since=world.now,
                 lease_ms=lease_ms,
                 worker=worker,
                 until=world.elapsed + wait_ms,
@@ -420,6 +423,17 @@ class OracleStore(Store):
         checks.check_job_id(job_id)
         with self.call() as world:
             return looking.explain(world, self.known(tenant, job_id))
+
+    async def waiting(self, tenant: str, *, limit: int = 1_000) -> WaitingClaims:
+        checks.check_tenant(tenant)
+        checks.check_waiting(limit)
+        with self.call():
+            claims = [
+                WaitingClaim(worker=each.worker, queues=each.queues, n=each.n, since=each.since)
+                for each in self.claims
+                if each.tenant == tenant and not each.future.done()
+            ]
+        return WaitingClaims(tuple(claims[:limit]), len(claims) <= limit)
 
     def watch(
         self,

@@ -6,6 +6,7 @@ from math import floor
 
 import msgspec
 
+from penstock.model.answers import Acked, Extended, Failed, FailedJob, Redriven, Released
 from penstock.model.errors import Conflict, Invalid, LeaseLost, NotFound, Overloaded
 from penstock.model.fingerprint import fingerprint
 from penstock.model.job import (
@@ -21,7 +22,6 @@ from penstock.model.job import (
 from penstock.model.lifecycle import ENDED, DeadReason, State
 from penstock.model.payload import check_payload
 from penstock.model.policy import DEFAULT_CONFIG, LEASE_MS, Bounds, Caps, QueueConfig
-from penstock.model.store import Acked, Extended, Failed, FailedJob, Redriven, Released
 from tests.oracle import groups, keys, life, pushing
 from tests.oracle.world import OracleJob, OracleLease, World
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
+from penstock.model.answers import Pushed, Result
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Codec, Ids, JobError, JobOptions, KeyClaim, LogLine
 from penstock.model.lifecycle import ENDED, DeadReason, State
 from penstock.model.policy import DEFAULT_CONFIG, Bounds, KeepKey, QueueConfig, Rate
 from penstock.model.schedule import CronSpec
-from penstock.model.store import Pushed, Result
 
 STRETCH = 4_096  # ids are reserved by this many at least
 

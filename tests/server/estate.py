@@ -1,7 +1,9 @@
 """Everything that a tenant can own, in every state; and all that can be seen of it."""
 
+import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
@@ -103,6 +105,18 @@ async def settle_in(store: Store, tenant: str, queue: str = "q") -> Estate:
     )
 
 
+@asynccontextmanager
+async def one_waits(store: Store, tenant: str) -> AsyncIterator[None]:
+    """A claim of the tenant waits meanwhile, for what does not come."""
+    claim = store.claim(tenant, ["idle"], worker=f"secret worker of {tenant}", wait_ms=HOUR)
+    waiting = asyncio.ensure_future(claim)
+    await asyncio.sleep(0)
+    yield
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+
 def unknown(mine: Estate) -> Estate:
     """Names of nothing: ids that are reserved and were never given out, as far apart as others."""
     there = SIZE // 2 - min(mine.ids) % SIZE
@@ -133,6 +147,7 @@ async def inventory(store: Store, tenant: str, also: Iterable[int] = ()) -> dict
         "logs": [await _tried(store.logs(tenant, job_id)) for job_id in ids],
         "results": [await _tried(store.result(tenant, job_id)) for job_id in ids],
         "explained": [await _tried(store.explain(tenant, job_id)) for job_id in ids],
+        "waiting": (await store.waiting(tenant)).claims,
         # What is open is found as it is, what is committed is said to be.
         "bulks": [await store.open_bulk(tenant, name) for name in BULKS[:2]],
     }

@@ -125,6 +125,7 @@ COMMANDS: Final[dict[str, Rows]] = {
     "RESULT": each("job_id"),
     "LOGS": each("job_id"),
     "EXPLAIN": each("job_id"),
+    "WAITING": lambda _: [{}, {"limit": 1}],
     "WATCH": lambda _: [{}, {"queues": ["q"]}],
     "UNWATCH": lambda _: [{}, {"watch": 1}],
     "CANCELJOBS": lambda theirs: [

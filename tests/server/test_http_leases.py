@@ -2,6 +2,7 @@
 
 import asyncio
 
+from penstock.server.tcp import COMMANDS
 from tests.server.client import Client
 from tests.server.harness import asking
 from tests.server.test_http_jobs import NOW, refused
@@ -69,6 +70,18 @@ async def test_a_waiting_claim_gets_the_job_that_comes() -> None:
         await up.claims_wait(1)
         await other.post(PUSH, {"payload": "there"})
         assert (await waiting).json["jobs"][0]["payload"] == "there"
+
+
+async def test_who_waits_for_work_is_told_by_a_command() -> None:
+    async with asking(commands=COMMANDS) as (up, client), await up.client() as one:
+        body = {"queues": ["a", "b"], "n": 5, "worker": "w", "wait_ms": 1_000}
+        waiting = asyncio.create_task(one.post("/v1/claim", body))
+        await up.claims_wait(1)
+        told = (await client.post("/v1/command", {"cmd": "WAITING"})).json
+        claim = {"worker": "w", "queues": ["a", "b"], "n": 5, "since": NOW}
+        assert told == {"ok": True, "claims": [claim], "complete": True}
+        await up.advance(1_000)
+        assert (await waiting).status == 204
 
 
 async def test_a_claim_over_several_queues_takes_from_the_first_that_has_work() -> None:

@@ -26,7 +26,7 @@ from penstock.protocol.table import name_of
 from penstock.server.routes import ROUTES as SERVED
 from penstock.server.tcp import COMMANDS as SPOKEN
 from tests.server.client import events_of
-from tests.server.estate import Estate, Names, inventory, long_ago, settle_in, unknown
+from tests.server.estate import Estate, Names, inventory, long_ago, one_waits, settle_in, unknown
 from tests.server.matrix import COMMANDS, ROUTES, Asked, Fields
 from tests.server.whole import (
     STREAMS,
@@ -118,11 +118,12 @@ async def compare(said: Said) -> list[tuple[Fields, Any, Any]]:
                 theirs = unknown(theirs)
             await up.store.push_jobs("ada", MINE, [JobSpec(), JobSpec()])
             names = Names(theirs.ids, await _ids(up))
-            before = await hidden(up) if there else None
-            answers = await said(up, theirs)
-            for row, answer in answers:
-                assert "secret" not in str(answer), row
-            assert not there or await hidden(up) == before
+            async with one_waits(up.store, "ada" if there else "zoe"):
+                before = await hidden(up) if there else None
+                answers = await said(up, theirs)
+                for row, answer in answers:
+                    assert "secret" not in str(answer), row
+                assert not there or await hidden(up) == before
             told.append([(row, names.renamed(answer)) for row, answer in answers])
     return [(row, answer, without) for (row, answer), (_, without) in zip(*told, strict=True)]
 
@@ -227,6 +228,7 @@ SCOPES: dict[str, str] = {
     "STANDING": "admin and claim",
     **dict.fromkeys(("GET", "REACH", "FIND", "BYKEY", "RESULT", "LOGS", "EXPLAIN"), "any"),
     **dict.fromkeys(("WATCH", "UNWATCH", "QUEUES", "CRONS", "HEALTH", "ABANDON"), "any"),
+    "WAITING": "any",
 }
 
 

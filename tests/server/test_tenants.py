@@ -18,7 +18,16 @@ from penstock.protocol.table import name_of
 from penstock.server.routes import ROUTES as SERVED
 from penstock.server.tcp import COMMANDS as SPOKEN
 from tests.server.client import Client, events_of
-from tests.server.estate import Estate, Names, ids_of, inventory, long_ago, settle_in, unknown
+from tests.server.estate import (
+    Estate,
+    Names,
+    ids_of,
+    inventory,
+    long_ago,
+    one_waits,
+    settle_in,
+    unknown,
+)
 from tests.server.matrix import COMMANDS, ROUTES
 from tests.server.whole import STREAMS, WAYS, Way, Whole, everything, secret, serving
 
@@ -61,14 +70,15 @@ async def with_her(bobs: Iterable[str]) -> AsyncIterator[World]:
         for bob in bobs:
             await settle_in(up.store, bob)
         world = World(up, hers)
-        before = await inventory(up.store, "anna", hers.ids)
-        figures = up.parts.figures("anna")
-        watching = asyncio.create_task(_watch(world))
-        await asyncio.sleep(0)
-        yield world
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        assert await inventory(up.store, "anna", hers.ids) == before
+        async with one_waits(up.store, "anna"):
+            before = await inventory(up.store, "anna", hers.ids)
+            figures = up.parts.figures("anna")
+            watching = asyncio.create_task(_watch(world))
+            await asyncio.sleep(0)
+            yield world
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            assert await inventory(up.store, "anna", hers.ids) == before
         assert up.parts.figures("anna") == figures
         assert world.seen == []
         # She is where she was: her lease holds, her bulk can be committed.

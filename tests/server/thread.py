@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from penstock.model.answers import CronInfo, Result
 from penstock.model.checks import MAX_WAIT_MS
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Lease
 from penstock.model.policy import MINUTE_MS
 from penstock.model.schedule import CronSpec, Every
-from penstock.model.store import CronInfo, Result
 from penstock.stores.embedded import EmbeddedStore
 from tests.server.harness import running
 

@@ -16,6 +16,7 @@ import msgspec
 from penstock.kernel import commands as c
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.leases import LeaseRecord
+from penstock.model.answers import Acked, Extended, Failed, Pushed, PushedInstead, Released
 from penstock.model.checks import check_push
 from penstock.model.errors import PenstockError
 from penstock.model.fingerprint import fingerprint
@@ -24,7 +25,6 @@ from penstock.model.lifecycle import State
 from penstock.model.payload import digest
 from penstock.model.policy import Backoff, Bounds, Caps, Limits, QueueConfig, Rate
 from penstock.model.schedule import CronSpec, Every, config_hash, instant_key, keep_key_ms, plan
-from penstock.model.store import Acked, Extended, Failed, Pushed, PushedInstead, Released
 from penstock.stores.loading import digest_of, load_of
 
 START = 1_700_000_000_000

@@ -9,11 +9,11 @@ import pytest
 from penstock.kernel import commands as c
 from penstock.kernel.instants import waiting
 from penstock.kernel.kernel import Kernel
+from penstock.model.answers import PushedInstead
 from penstock.model.errors import NotFound, Overloaded
 from penstock.model.job import KeyClaim, Run
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import instant_key
-from penstock.model.store import PushedInstead
 from penstock.open import JOURNALS, open_store
 from penstock.stores.clock import ManualClock
 from penstock.stores.embedded import EmbeddedStore

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from penstock.model.answers import Pushed
 from penstock.model.errors import Invalid, Overloaded, PenstockError
 from penstock.model.job import JobOptions, Run
 from penstock.model.policy import Bounds, QueueConfig
-from penstock.model.store import Pushed
 from penstock.stores.clock import ManualClock
 from penstock.telemetry.store import Telemetry
 from tests.served import ServedStore

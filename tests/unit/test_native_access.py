@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.model.errors import Forbidden, NotFound, PenstockError
+from penstock.model.errors import Forbidden, Invalid, NotFound, PenstockError
 from penstock.model.event import Event
 from penstock.model.job import JobError, Run
 from penstock.model.lifecycle import State
@@ -25,6 +25,7 @@ from penstock.protocol.native_look import (
     Happened,
     Logs,
     Reach,
+    Waiting,
     Watch,
     WhereStanding,
 )
@@ -138,6 +139,7 @@ def requests(estate: Estate, queue: str, job: int) -> dict[type[Request], tuple[
         (AskResult(job_id=job), ""),
         (Logs(job_id=job), ""),
         (Explain(job_id=job), ""),
+        (Waiting(), ""),
         (Queues(names=[queue]), ""),
         (Crons(), ""),
         (AskHealth(), ""),
@@ -164,7 +166,7 @@ def requests(estate: Estate, queue: str, job: int) -> dict[type[Request], tuple[
 ELSEWHERE = {"HELLO", "PING", "ABANDON", "WATCH", "UNWATCH"}
 COMMANDS = [command for command in NATIVE if name_of(command) not in ELSEWHERE]
 BY_LEASE = {"EXTEND", "REPORT", "FAILED", "COMPLETE", "RELEASE"}
-BY_NAME = {"BULKOPEN", "BULKCOMMIT", "BULKABORT", "HEALTH", "CRONS", "REACH"}
+BY_NAME = {"BULKOPEN", "BULKCOMMIT", "BULKABORT", "HEALTH", "CRONS", "REACH", "WAITING"}
 QUIET = {"TICK", "REFRESHCRON"}  # administrators may say it, but decide nothing by it
 
 
@@ -272,6 +274,39 @@ async def test_lists_show_what_is_in_sight() -> None:
     assert [info.queue for info in queues.queues] == ["in.a"]
     jobs: Any = await Get(ids=[estate.near[0], estate.far[0]]).call(talk)
     assert [job and job.id for job in jobs.jobs] == [estate.near[0], None]
+    await estate.store.close()
+
+
+@looped
+async def test_of_those_who_wait_the_queues_in_sight_are_told_and_nobody_else() -> None:
+    estate = await Estate().settle()
+    said = {"far": ["out.c"], "both": ["out.c", "in.c", "in.d"], "near": ["in.c"]}
+    waiters = [
+        asyncio.ensure_future(estate.store.claim("acme", queues, worker=name, wait_ms=1_000))
+        for name, queues in said.items()
+    ]
+    await asyncio.sleep(0)
+
+    async def told(*grants: str, limit: int = 3) -> tuple[dict[str, Any], bool]:
+        answer: Any = await Waiting(limit=limit).call(estate.talk(*grants))
+        return {claim.worker: list(claim.queues) for claim in answer.claims}, answer.complete
+
+    assert await told("push") == (said, True)
+    seen = {"both": ["in.c", "in.d"], "near": ["in.c"]}
+    assert await told("push:in.*") == (seen, True)
+    assert await told("push:in.*", limit=2) == (seen, True)
+    assert await told("push:in.*", limit=1) == ({"both": ["in.c", "in.d"]}, False)
+    assert await told("claim:in.d", "admin:out.c") == (
+        {"far": ["out.c"], "both": ["out.c", "in.d"]},
+        True,
+    )
+    assert await told("push:elsewhere") == ({}, True)
+    for grants in (("push",), ("push:in.*",)):
+        with pytest.raises(Invalid):
+            await told(*grants, limit=0)
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.wait(waiters)
     await estate.store.close()
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from penstock.kernel.producers import SLACK, Producer, Remembered
+from penstock.model.answers import Pushed, PushedRun
 from penstock.model.errors import Conflict, Invalid
-from penstock.model.store import Pushed, PushedRun
 
 MOST = 24
 KEYED = PushedRun(7, 1, ids=(7, 3), outcomes=b"\x00\x02")

@@ -219,6 +219,7 @@ async def test_what_is_safe_to_repeat_is_repeated() -> None:
             lambda: store.by_key(tenant, "q", "k"),
             lambda: store.logs(tenant, job),
             lambda: store.explain(tenant, job),
+            lambda: store.waiting(tenant),
             lambda: store.extend(tenant, lease.token),
             lambda: store.queues(tenant),
             lambda: store.configure(tenant, "q", QueueConfig(retain_ms=5)),

@@ -19,7 +19,7 @@ ROUNDS = 20 * MANY
 
 def waiter(serial: int, deadline: int) -> Waiter:
     future: Prompt[Any] = Prompt(loop=asyncio.get_running_loop())
-    return Waiter(Claim("t", ("q",), 1, "token"), deadline, future, serial, limited=False)
+    return Waiter(Claim("t", ("q",), 1, "token"), deadline, future, serial, limited=False, since=0)
 
 
 @looped

@@ -11,8 +11,9 @@ from typing import Any
 from penstock import Penstock
 from penstock.client.execute import DONE, Completed
 from penstock.client.home import Home
+from penstock.model.answers import Acked
 from penstock.model.job import JobSpec
-from penstock.model.store import Ack, Acked, Store
+from penstock.model.store import Ack, Store
 from penstock.model.wrapper import Wrapper
 from penstock.open import open_store
 from penstock.worker.acking import Acker

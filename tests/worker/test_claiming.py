@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import chain
 
 import pytest
@@ -10,10 +12,12 @@ from penstock import Penstock
 from penstock.model.errors import Invalid, Unavailable
 from penstock.model.job import Lease
 from penstock.model.store import Store
+from penstock.stores.clock import SystemClock
 from penstock.worker.claiming import Shares
 from penstock.worker.dispatch import AHEAD_S, Pace
 from penstock.worker.settings import said, weighted
-from tests.worker.harness import claimer_of, closing, ending, run, working
+from tests.served import ServedStore
+from tests.worker.harness import claimer_of, closing, ending, eventually, run, working
 
 
 def test_queues_are_said_with_weights() -> None:
@@ -92,6 +96,63 @@ def test_jobs_of_weighted_queues_run_by_weight() -> None:
         assert Counter(order[:200])["a"] == pytest.approx(150, abs=20)
 
     run(case)
+
+
+@pytest.mark.parametrize("where", ["here", "at_a_server"])
+def test_a_worker_that_has_room_waits_under_its_name_whether_it_holds_jobs_or_not(
+    where: str,
+) -> None:
+    """At a server the claims of an idle worker are those of the handlers' loop."""
+
+    async def case() -> None:
+        began, go_on = asyncio.Semaphore(0), asyncio.Event()
+        async with _placed(where) as app:
+
+            @app.task(queue="q")
+            async def holds() -> None:
+                began.release()
+                await go_on.wait()
+
+            store = await app.store()
+
+            async def there_is_room(n: int) -> None:
+                async def look() -> bool:
+                    told = await store.waiting(app.tenant)
+                    said = [(claim.worker, claim.queues, claim.n) for claim in told.claims]
+                    return said == ([("w", ("q",), n)] if n else [])
+
+                await eventually(look)
+
+            async with working(app, name="w", concurrency=2):
+                await there_is_room(2)
+                jobs = [await holds.apush()]
+                await began.acquire()
+                await there_is_room(1)
+                jobs.append(await holds.apush())
+                await began.acquire()
+                await there_is_room(0)
+                go_on.set()
+                for job in jobs:
+                    assert await ending(job) == "None"
+                await there_is_room(2)
+            await there_is_room(0)
+
+    run(case)
+
+
+@asynccontextmanager
+async def _placed(where: str) -> AsyncIterator[Penstock]:
+    """An app whose store is its own, or a server's."""
+    if where == "here":
+        async with closing(Penstock("memory://")) as app:
+            yield app
+        return
+    served = await ServedStore.open("tcp", clock=SystemClock())
+    try:
+        async with closing(Penstock(str(served.target))) as app:
+            yield app
+    finally:
+        await served.close()
 
 
 def test_what_is_claimed_and_not_started_is_given_back_to_others() -> None:

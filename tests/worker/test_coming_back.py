@@ -12,8 +12,9 @@ from typing import Any, Final, cast
 import pytest
 
 from penstock import Penstock
+from penstock.model.answers import Acked
 from penstock.model.errors import Unavailable
-from penstock.model.store import Acked, Store
+from penstock.model.store import Store
 from penstock.stores.again import FIRST_S, LAST_S, Again
 from penstock.stores.remote import RemoteStore
 from penstock.stores.target import Target

@@ -5,9 +5,9 @@ from typing import Any
 from rich.text import Text
 
 from penstock.cli.show import STYLES, clock, many, plain, when
+from penstock.model.answers import EXPLANATIONS, Explanation
 from penstock.model.job import Job
 from penstock.model.lifecycle import State
-from penstock.model.store import EXPLANATIONS, Explanation
 
 _IDS = 10  # dependencies that are named; the rest are counted
 

@@ -21,10 +21,10 @@ from penstock.cli.show import (
     value_text,
     when,
 )
+from penstock.model.answers import Redriven
 from penstock.model.errors import Invalid, NotFound
 from penstock.model.job import Job
 from penstock.model.lifecycle import State
-from penstock.model.store import Redriven
 from penstock.protocol.http_shown import (
     AckedShown,
     ExplanationShown,

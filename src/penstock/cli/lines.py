@@ -17,9 +17,9 @@ from penstock.cli.job_flags import JobFlags
 from penstock.cli.progress import progress
 from penstock.cli.reading import beside, standard_input
 from penstock.cli.session import Session
+from penstock.model.answers import Pushed
 from penstock.model.errors import Invalid, PenstockError
 from penstock.model.job import JobSpec, Run
-from penstock.model.store import Pushed
 
 
 class PushedLines(msgspec.Struct, kw_only=True):

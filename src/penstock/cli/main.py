@@ -50,7 +50,7 @@ COMMANDS: Final = {
     "queues": Named("queues", _LOOK, "List, pause, limit and empty queues.", group=True),
     "dead": Named("dead", _LOOK, "Group, redrive and forget dead letters.", group=True),
     "cron": Named("cron", _LOOK, "Install, list and preview schedules.", group=True),
-    "workers": Named("workers", _LOOK, "Tell who holds jobs.", group=True),
+    "workers": Named("workers", _LOOK, "Tell who holds jobs, and who waits for some.", group=True),
     "stats": Named("watch", _LOOK, "Count jobs by state, and tell how the store is."),
     "tail": Named("watch", _LOOK, "Print events as they happen."),
     "bench": Named("bench", _LOOK, "Measure push and claim + ack."),

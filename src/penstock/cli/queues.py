@@ -9,12 +9,12 @@ from rich.text import Text
 from penstock.cli.options import NO_LIMIT, Queue, duration, number, rate
 from penstock.cli.session import NOT_SO, Session, register
 from penstock.cli.show import NOTHING, STYLES, facts, many, plain, span, table
+from penstock.model.answers import QueueInfo
 from penstock.model.checks_values import MAX_INT32
 from penstock.model.duration import say_ms
 from penstock.model.errors import Invalid, NotFound
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, Limits, QueueConfig, Rate
-from penstock.model.store import QueueInfo
 from penstock.protocol.http_shown_queues import ConfigShown, Counted, Queues, QueueShown
 
 _NEW: Final = "Also if nothing of that name exists yet."

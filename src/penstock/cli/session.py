@@ -27,6 +27,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from penstock.cli.options import Asked, Flags, Place
 from penstock.cli.show import console_for, plain
+from penstock.model.answers import QueueInfo
 from penstock.model.errors import (
     Conflict,
     Deadline,
@@ -40,7 +41,7 @@ from penstock.model.errors import (
     Unauthenticated,
 )
 from penstock.model.policy import DEFAULT_CONFIG
-from penstock.model.store import QueueInfo, Store
+from penstock.model.store import Store
 from penstock.open import IS_IT_RUNNING, JOURNALS, journal_at, open_store
 from penstock.settings import load
 from penstock.stores.journal.base import JournalError

@@ -15,11 +15,11 @@ pickled: tasks and tests run in pools of processes, too.
 
 from typing import Any
 
+from penstock.model.answers import Result
 from penstock.model.duration import Duration, duration_ms
 from penstock.model.errors import Invalid
 from penstock.model.job import JobError
 from penstock.model.lifecycle import DeadReason, State
-from penstock.model.store import Result
 
 
 class BadDeclaration(Invalid, TypeError):

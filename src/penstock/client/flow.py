@@ -28,8 +28,8 @@ from penstock.client.errors import BadDeclaration
 from penstock.client.graph import Graph, Output
 from penstock.client.pushed_flow import PushedFlow
 from penstock.client.said import in_words
+from penstock.model.answers import Pushed
 from penstock.model.errors import Invalid
-from penstock.model.store import Pushed
 
 if TYPE_CHECKING:
     from penstock.client.app import Penstock

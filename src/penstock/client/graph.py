@@ -13,9 +13,9 @@ import msgspec
 
 from penstock.client.inputs import HEADER, Later, Places, leaves, shape_of, with_holes
 from penstock.client.options import Plan
+from penstock.model.answers import Durability
 from penstock.model.errors import BatchTooLarge, Invalid
 from penstock.model.job import MAX_BATCH, MAX_DEPENDENCIES, JobOptions, Run
-from penstock.model.store import Durability
 
 if TYPE_CHECKING:
     from penstock.client.app import Penstock

@@ -9,12 +9,12 @@ import msgspec
 
 from penstock.client.arguments import decoded
 from penstock.client.errors import BadResult, JobFailed
+from penstock.model.answers import Explanation, PushedRun, Result
 from penstock.model.checks import check_job_id
 from penstock.model.duration import Duration, duration_ms, say_ms
 from penstock.model.errors import Deadline, NotFound
 from penstock.model.job import OUTCOMES, Job, Outcome
 from penstock.model.lifecycle import State
-from penstock.model.store import Explanation, PushedRun, Result
 
 if TYPE_CHECKING:
     from penstock.client.home import Home

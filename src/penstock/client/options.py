@@ -26,6 +26,7 @@ from penstock.client.said import (
     some_time,
     tag_list,
 )
+from penstock.model.answers import Durability
 from penstock.model.checks_values import (
     MAX_INT32,
     MIN_INT32,
@@ -39,7 +40,6 @@ from penstock.model.duration import Duration, duration_ms, say_ms
 from penstock.model.errors import Invalid
 from penstock.model.job import Codec, JobOptions, OnDependencyFailure, Run
 from penstock.model.policy import Backoff, OnConflict
-from penstock.model.store import Durability
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.options import Plan
 from penstock.client.said import in_words
+from penstock.model.answers import PushedRun
 from penstock.model.checks_values import check_bool, show
 from penstock.model.errors import Invalid, PenstockError
 from penstock.model.job import MAX_BATCH, Run
-from penstock.model.store import PushedRun
 
 if TYPE_CHECKING:
     from penstock.client.home import Home

@@ -18,10 +18,10 @@ from penstock.client.options import Errors, Options, Plan, planned
 from penstock.client.origin import Origin
 from penstock.client.said import in_words, iterable
 from penstock.client.sending import Sending
+from penstock.model.answers import PushedRun
 from penstock.model.checks_values import check_bool, show
 from penstock.model.errors import Invalid, Overloaded
 from penstock.model.job import MAX_BATCH
-from penstock.model.store import PushedRun
 
 if TYPE_CHECKING:
     from penstock.client.app import Penstock

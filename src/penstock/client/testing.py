@@ -23,12 +23,13 @@ from penstock.client.errors import BadDeclaration
 from penstock.client.execute import BatchOutcome, Outcome
 from penstock.client.home import Home
 from penstock.client.task import Task
+from penstock.model.answers import BulkInfo, Durability, Pushed, Result
 from penstock.model.checks_values import check_int, show
 from penstock.model.duration import Duration, duration_ms
 from penstock.model.errors import Conflict, Deadline, Invalid, Unavailable
 from penstock.model.job import MAX_ID, Job, JobOptions, Lease, Run
 from penstock.model.lifecycle import State
-from penstock.model.store import BulkInfo, Durability, Pushed, Result, Store
+from penstock.model.store import Store
 from penstock.model.wrapper import Call, Wrapper
 from penstock.stores.clock import ManualClock
 from penstock.stores.embedded import EmbeddedStore

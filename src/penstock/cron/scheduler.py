@@ -21,6 +21,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from penstock.model.answers import CronInfo
 from penstock.model.errors import (
     Forbidden,
     Invalid,
@@ -29,7 +30,7 @@ from penstock.model.errors import (
 )
 from penstock.model.policy import SECOND_MS
 from penstock.model.schedule import MIN_REFRESH_MS, CronSpec, ahead_of, plan
-from penstock.model.store import CronInfo, Store
+from penstock.model.store import Store
 from penstock.stores.clock import Clock, SystemClock
 
 log: Final = logging.getLogger("penstock.cron")

@@ -10,7 +10,7 @@ from penstock.kernel import tell
 from penstock.kernel.blocks import SIZE, Block
 from penstock.kernel.codes import BYTE, FIRST_CLASS, HELD, LIFO, READY, SCHEDULED
 from penstock.kernel.commands import Load, due
-from penstock.model.store import PushedRun
+from penstock.model.answers import PushedRun
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

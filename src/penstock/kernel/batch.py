@@ -29,8 +29,8 @@ from penstock.kernel.ending import pin, run_cascade, size_of, unpin
 from penstock.kernel.flows import Dependencies, check_graph, die_of_dependency, has_failed, resolve
 from penstock.kernel.foresight import Foresight
 from penstock.kernel.replace import replace
+from penstock.model.answers import Pushed, PushedRun
 from penstock.model.job import CREATED, IGNORED, UPDATED
-from penstock.model.store import Pushed, PushedRun
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

@@ -14,10 +14,10 @@ from penstock.kernel.ending import discard_unborn, pin, run_cascade, unpin
 from penstock.kernel.flows import check_cycles, redirect
 from penstock.kernel.foresight import Foresight
 from penstock.kernel.replace import replace
+from penstock.model.answers import BulkInfo
 from penstock.model.errors import Conflict, Invalid, NotFound, Overloaded
 from penstock.model.job import CREATED, IGNORED, UPDATED, IdRun, Ids
 from penstock.model.policy import BULK_MEMORY_MS
-from penstock.model.store import BulkInfo
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

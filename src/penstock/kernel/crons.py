@@ -14,9 +14,9 @@ from penstock.kernel.blocks import Block
 from penstock.kernel.codes import CANCELLED, COUNTER_OF, SCHEDULED, WAITING
 from penstock.kernel.commands import DropCron, Push, PutCron
 from penstock.kernel.ending import end_one
+from penstock.model.answers import CronInfo
 from penstock.model.errors import NotFound, Overloaded
 from penstock.model.schedule import CronSpec
-from penstock.model.store import CronInfo
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

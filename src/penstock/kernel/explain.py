@@ -18,8 +18,8 @@ from penstock.kernel.codes import (
     SCHEDULED,
     STATES,
 )
+from penstock.model.answers import Explanation
 from penstock.model.lifecycle import State
-from penstock.model.store import Explanation
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

@@ -43,12 +43,12 @@ from penstock.kernel.ending import (
 )
 from penstock.kernel.limits import Meter
 from penstock.kernel.settle import drop, take_away
+from penstock.model.answers import Acked, Redriven
 from penstock.model.errors import Conflict, NotFound, Overloaded
 from penstock.model.fingerprint import fingerprint
 from penstock.model.job import IdRun, Ids
 from penstock.model.lifecycle import DeadReason
 from penstock.model.policy import Rate
-from penstock.model.store import Acked, Redriven
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.answers import Pushed, PushedRun
 from penstock.model.errors import Conflict, Invalid
-from penstock.model.store import Pushed, PushedRun
 
 DIGEST: Final = 16  # bytes of a content
 SLACK: Final = 512  # forgotten answers that may lie before the row until it is moved

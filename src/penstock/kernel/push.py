@@ -15,10 +15,10 @@ from penstock.kernel.commands import Instead, Load, Push
 from penstock.kernel.ending import size_of
 from penstock.kernel.limits import Meter
 from penstock.kernel.producers import Producer
+from penstock.model.answers import Pushed, PushedInstead, PushedRun
 from penstock.model.duration import say_ms
 from penstock.model.errors import Invalid, NotFound, Overloaded, RateLimited
 from penstock.model.policy import PRODUCER_IDLE_MS, Bounds
-from penstock.model.store import Pushed, PushedInstead, PushedRun
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

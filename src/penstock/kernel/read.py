@@ -22,10 +22,10 @@ from penstock.kernel.codes import (
     STATES,
 )
 from penstock.kernel.leases import HeldRun
+from penstock.model.answers import QueueInfo, Standing
 from penstock.model.job import Codec, IdRun, Individual, JobError, JobOptions
 from penstock.model.lifecycle import DeadReason, State
 from penstock.model.policy import DEFAULT_CONFIG
-from penstock.model.store import QueueInfo, Standing
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

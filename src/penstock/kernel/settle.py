@@ -25,13 +25,13 @@ from penstock.kernel.commands import Ack, Extend, Fail, Release, Report
 from penstock.kernel.ending import end_one, end_range, file_end, trim_finished
 from penstock.kernel.leases import HeldRun, LeaseRecord, by_block, joined
 from penstock.kernel.replace import restart
+from penstock.model.answers import Acked, Extended, Failed, FailedJob, Released
 from penstock.model.errors import Invalid, LeaseLost
 from penstock.model.event import EventKind
 from penstock.model.job import IdRun, Ids, JobError, LogLine
 from penstock.model.lifecycle import DeadReason
 from penstock.model.overdue import LEASE_EXPIRED, timed_out
 from penstock.model.policy import backoff_ms
-from penstock.model.store import Acked, Extended, Failed, FailedJob, Released
 
 if TYPE_CHECKING:
     from penstock.kernel.kernel import Kernel

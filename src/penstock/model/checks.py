@@ -91,6 +91,7 @@ __all__ = [
 MAX_QUEUES: Final = 1_000  # of one claim
 MAX_WAIT_MS: Final = DAY_MS
 MAX_PAGE: Final = 1_000
+MAX_WAITING: Final = 10_000  # claims in line that one call tells of
 MAX_TRACE_BYTES: Final = 16 * 1024
 MAX_MESSAGE_BYTES: Final = 4 * 1024
 MAX_LOG_LINES: Final = 1_000  # of one report; the last 100 of a job are kept
@@ -280,6 +281,10 @@ def check_find(
     check_int(cursor, "cursor", 0, MAX_ID)
     check_int(limit, "limit", 1, MAX_PAGE)
     check_bool(newest, "newest")
+
+
+def check_waiting(limit: object) -> None:
+    check_int(limit, "limit", 1, MAX_WAITING)
 
 
 def check_watch(queues: Sequence[str] | None, kinds: Sequence[str] | None) -> None:

@@ -9,13 +9,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from penstock.model.event import Event, EventKind
-from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Run
-from penstock.model.lifecycle import State
-from penstock.model.policy import BULK_DEADLINE_MS, Bounds, QueueConfig
-from penstock.model.schedule import CronSpec
-from penstock.model.store import (
-    Ack,
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     CronInfo,
@@ -32,8 +26,14 @@ from penstock.model.store import (
     Released,
     Result,
     Standing,
-    Store,
+    WaitingClaims,
 )
+from penstock.model.event import Event, EventKind
+from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Run
+from penstock.model.lifecycle import State
+from penstock.model.policy import BULK_DEADLINE_MS, Bounds, QueueConfig
+from penstock.model.schedule import CronSpec
+from penstock.model.store import Ack, Store
 
 T = TypeVar("T")
 Call = Coroutine[Any, Any, T]
@@ -217,6 +217,9 @@ class Wrapper(Store):
 
     def explain(self, tenant: str, job_id: int) -> Call[Explanation]:
         return self._made("explain", self.inner.explain(tenant, job_id))
+
+    def waiting(self, tenant: str, *, limit: int = 1_000) -> Call[WaitingClaims]:
+        return self._made("waiting", self.inner.waiting(tenant, limit=limit))
 
     def watch(
         self,

@@ -5,10 +5,10 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec import Raw
 
+from penstock.model.answers import CronInfo
 from penstock.model.errors import Invalid, NotFound
 from penstock.model.schedule import Cron as Expression
 from penstock.model.schedule import CronSpec, Every, Schedule
-from penstock.model.store import CronInfo
 from penstock.protocol.command import Answer, Encoding, Request, Session
 from penstock.protocol.compatible_push import options_of
 from penstock.protocol.compatible_reach import Caller, Done, in_their_words

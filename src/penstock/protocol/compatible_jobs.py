@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from penstock.model.answers import Result
 from penstock.model.errors import Invalid
 from penstock.model.job import Job, JobOptions, Lease
 from penstock.model.lifecycle import ENDED, State
 from penstock.model.policy import LEASE_MS
-from penstock.model.store import Result
 from penstock.protocol.command import Encoding
 from penstock.protocol.transcode import shown
 

@@ -7,11 +7,11 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from penstock.model.answers import QueueInfo
 from penstock.model.errors import Invalid, NotFound
 from penstock.model.job import Job
 from penstock.model.lifecycle import State
 from penstock.model.policy import DAY_MS
-from penstock.model.store import QueueInfo
 from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.compatible_jobs import (
     CUSTOM,

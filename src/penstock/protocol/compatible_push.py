@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import Raw
 
+from penstock.model.answers import Pushed
 from penstock.model.errors import Invalid
 from penstock.model.job import Codec, JobOptions, KeyClaim, Run
 from penstock.model.policy import LEASE_MS, MAX_DURATION_MS, SECOND_MS, Backoff
-from penstock.model.store import Pushed
 from penstock.protocol.command import Answer, Encoding, Request, Session
 from penstock.protocol.compatible_jobs import CUSTOM, DEBOUNCE, UNIQUE
 from penstock.protocol.compatible_reach import Caller, Done, in_their_words

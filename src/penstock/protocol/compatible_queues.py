@@ -9,10 +9,10 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec.structs import replace
 
+from penstock.model.answers import QueueInfo
 from penstock.model.errors import Forbidden, Invalid
 from penstock.model.lifecycle import State
 from penstock.model.policy import DEFAULT_CONFIG, SECOND_MS, Limits, QueueConfig, Rate
-from penstock.model.store import QueueInfo
 from penstock.protocol.command import Answer, Request, Session
 from penstock.protocol.compatible_jobs import state_of
 from penstock.protocol.compatible_look import pending

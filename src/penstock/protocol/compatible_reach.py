@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.answers import QueueInfo, Standing
 from penstock.model.errors import LeaseLost, NotFound, PenstockError
 from penstock.model.job import MAX_ID, Job
-from penstock.model.store import QueueInfo, Standing, Store
+from penstock.model.store import Store
 from penstock.protocol.access import Principal, Scope
 from penstock.protocol.command import Answer, Encoding, Session
 

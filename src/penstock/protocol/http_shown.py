@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Outcome
-from penstock.model.lifecycle import DeadReason, State
-from penstock.model.store import (
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     Explanation,
@@ -20,6 +18,8 @@ from penstock.model.store import (
     Released,
     Result,
 )
+from penstock.model.job import Codec, Job, JobError, Lease, LogLine, Outcome
+from penstock.model.lifecycle import DeadReason, State
 from penstock.protocol.json_values import shown
 
 _NULL = Raw(b"null")

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from penstock.model.answers import CronInfo, QueueInfo, Redriven
 from penstock.model.fingerprint import masked
 from penstock.model.job import Codec, JobError
 from penstock.model.lifecycle import State
 from penstock.model.policy import QueueConfig, Rate
 from penstock.model.schedule import Cron, Daily, Every, Missed, Overlap
-from penstock.model.store import CronInfo, QueueInfo, Redriven
 from penstock.protocol.http_said import BackoffSaid
 from penstock.protocol.http_shown import Shown
 from penstock.protocol.json_values import shown

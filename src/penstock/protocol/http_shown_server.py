@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.model.answers import QueueInfo
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Ids
 from penstock.model.lifecycle import State
-from penstock.model.store import QueueInfo
 from penstock.protocol.command import Figures
 from penstock.protocol.http_shown import Shown
 from penstock.protocol.http_shown_queues import Counts

@@ -6,8 +6,8 @@ ranges. The fields of a command are its arguments; what they mean is said in `mo
 
 from typing import ClassVar, Final
 
+from penstock.model.answers import Health
 from penstock.model.errors import Invalid
-from penstock.model.store import Health
 from penstock.model.version import __version__
 from penstock.protocol.access import NOBODY, not_accepted
 from penstock.protocol.command import Answer, ReqId, Request, Session

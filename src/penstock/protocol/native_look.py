@@ -6,14 +6,14 @@ from typing import ClassVar
 
 import msgspec
 
+from penstock.model.answers import Explanation, Page, Result, Standing, WaitingClaim
 from penstock.model.errors import PenstockError
 from penstock.model.event import Event, EventKind
 from penstock.model.job import Job, LogLine
 from penstock.model.lifecycle import State
-from penstock.model.store import Explanation, Page, Result, Standing
 from penstock.protocol.command import Answer, Refusal, ReqId, Session
 from penstock.protocol.native_base import Native, in_sight, require_job
-from penstock.protocol.reach import explained
+from penstock.protocol.reach import explained, waiting_in_sight
 
 
 class Jobs(Answer, kw_only=True):
@@ -192,6 +192,26 @@ class Explain(Native, kw_only=True, tag="EXPLAIN"):
         )
 
 
+class InLine(Answer, kw_only=True):
+    claims: tuple[WaitingClaim, ...]  # in the order in which they came
+    complete: bool  # false: more wait than are told here
+
+
+class Waiting(Native, kw_only=True, tag="WAITING"):
+    """The claims that wait in line, and of the queues that they wait for those in sight."""
+
+    answer: ClassVar[type[Answer]] = InLine
+    large: ClassVar[bool] = True
+
+    limit: int = 1_000  # claims told of
+
+    async def call(self, session: Session) -> InLine:
+        tenant = self.where(session)
+        session.principal.require_sight()
+        told = await waiting_in_sight(session.principal, session.store, tenant, self.limit)
+        return InLine(claims=told.claims, complete=told.complete)
+
+
 # -- events --------------------------------------------------------------------------------------
 
 
@@ -280,6 +300,7 @@ LOOKING: tuple[type[Native], ...] = (
     AskResult,
     Logs,
     Explain,
+    Waiting,
     Watch,
     Unwatch,
 )

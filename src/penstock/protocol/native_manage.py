@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
+from penstock.model.answers import CronInfo, PushedInstead, PushedRun, QueueInfo
 from penstock.model.errors import Forbidden
 from penstock.model.job import Codec, Ids
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec
-from penstock.model.store import CronInfo, PushedInstead, PushedRun, QueueInfo
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native, in_sight, require_job
 from penstock.protocol.runs import PushedJobs, Ranges, named

@@ -7,10 +7,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from penstock.model.answers import BulkInfo, Durability, Pushed, PushedRun
 from penstock.model.errors import Invalid
 from penstock.model.job import DEFAULT_OPTIONS, Codec, JobOptions, Run
 from penstock.model.policy import BULK_DEADLINE_MS
-from penstock.model.store import BulkInfo, Durability, Number, Pushed, PushedRun, Pusher
+from penstock.model.store import Number, Pusher
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
 from penstock.protocol.reach import require_bulk, require_bulk_name, require_dependencies

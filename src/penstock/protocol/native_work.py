@@ -5,9 +5,9 @@ from typing import ClassVar, Final
 
 from msgspec import UNSET, UnsetType
 
+from penstock.model.answers import FailedJob
 from penstock.model.errors import PenstockError
 from penstock.model.job import Codec, Ids, JobError, Lease, LogLine
-from penstock.model.store import FailedJob
 from penstock.protocol.command import Answer, Session
 from penstock.protocol.native_base import Native
 from penstock.protocol.reach import lease_within

@@ -9,9 +9,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.answers import Explanation, WaitingClaims
+from penstock.model.checks import MAX_WAITING, check_waiting
 from penstock.model.errors import Forbidden, NotFound
 from penstock.model.job import MAX_BATCH, MAX_ID
-from penstock.model.store import Explanation, Store
+from penstock.model.store import Store
 from penstock.protocol.access import Principal
 
 NEVER_WAS: Final = "0" * 32  # a token of no lease: they are drawn from 2^128
@@ -82,3 +84,19 @@ async def explained(
     ]
     detail = explanation.detail | {"blocked": seen}
     return msgspec.structs.replace(explanation, detail=detail)
+
+
+async def waiting_in_sight(
+    principal: Principal, store: Store, tenant: str, limit: int
+) -> WaitingClaims:
+    """Without the claims, and without the queues of the others, that are out of sight."""
+    if principal.everywhere:
+        return await store.waiting(tenant, limit=limit)
+    check_waiting(limit)
+    known = await store.waiting(tenant, limit=MAX_WAITING)
+    seen = [
+        msgspec.structs.replace(claim, queues=queues)
+        for claim in known.claims
+        if (queues := tuple(filter(principal.sees, claim.queues)))
+    ]
+    return WaitingClaims(tuple(seen[:limit]), known.complete and len(seen) <= limit)

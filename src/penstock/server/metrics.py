@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.model.answers import Health
 from penstock.model.errors import Unavailable
 from penstock.model.lifecycle import State
-from penstock.model.store import Health
 from penstock.protocol.access import DEFAULT_TENANT
 from penstock.telemetry.meter import MAX_SERIES, OTHER, Histogram
 from penstock.telemetry.store import Telemetry

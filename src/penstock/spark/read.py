@@ -17,9 +17,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.model import checks
+from penstock.model.answers import Page, QueueInfo
 from penstock.model.job import MAX_ID, Codec, Job
 from penstock.model.lifecycle import State
-from penstock.model.store import Page, QueueInfo, Store
+from penstock.model.store import Store
 from penstock.spark.connection import Connection
 from penstock.spark.options import JobsOptions
 from penstock.spark.views import arrow_schema, batch_of

@@ -24,11 +24,12 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from penstock.model.answers import BulkInfo, Pushed
 from penstock.model.duration import say_ms
 from penstock.model.errors import BatchTooLarge, Conflict, NotFound, Unavailable
 from penstock.model.job import MAX_BATCH, Run
 from penstock.model.lifecycle import State
-from penstock.model.store import BulkInfo, Pushed, Store
+from penstock.model.store import Store
 from penstock.spark.columns import JobColumns
 from penstock.spark.connection import Connection
 from penstock.spark.options import WriteOptions

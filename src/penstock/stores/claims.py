@@ -8,6 +8,7 @@ back.
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.kernel import commands as c
@@ -17,6 +18,7 @@ from penstock.kernel.explain import rate_limited
 from penstock.kernel.leases import LeaseRecord
 from penstock.kernel.passing import passing
 from penstock.kernel.queue import Queue
+from penstock.model.answers import WaitingClaim, WaitingClaims
 from penstock.model.errors import Overloaded, Unavailable
 from penstock.model.job import JobOptions, Lease
 from penstock.model.policy import LEASE_MS
@@ -71,7 +73,7 @@ class Claims:
         future: Prompt[Lease | Grant | None] = Prompt(loop=asyncio.get_running_loop())
         self._serial += 1
         deadline = engine.callers.elapsed_ms() + wait_ms
-        waiter = Waiter(command, deadline, future, self._serial, limited)
+        waiter = Waiter(command, deadline, future, self._serial, limited, engine.kernel.now)
         self.line.join(waiter)
         for name in queues:
             self._watch_queue(tenant, name, True)
@@ -242,6 +244,25 @@ class Claims:
         for waiter in self.line.lapsed(elapsed):
             if not waiter.future.done():
                 waiter.future.set_result(None)
+
+    def waiting(self, tenant: str, limit: int) -> WaitingClaims:
+        """Those of a tenant that wait, but for whom nothing has come, and whose time is not over."""
+        engine = self._engine
+        engine.look()
+        self.serve_metered()
+        self.lapse(engine.callers.elapsed_ms())
+        waiting = (
+            WaitingClaim(
+                worker=waiter.claim.worker,
+                queues=tuple(waiter.queues),
+                n=waiter.claim.n,
+                since=waiter.since,
+            )
+            for waiter in self.line
+            if waiter.tenant == tenant and not waiter.served and not waiter.future.done()
+        )
+        claims = tuple(islice(waiting, limit))
+        return WaitingClaims(claims, next(waiting, None) is None)
 
     def end(self, error: Exception) -> None:
         for waiter in self.line:

@@ -15,6 +15,21 @@ from penstock.kernel import commands as c
 from penstock.kernel import explain, read
 from penstock.kernel.kernel import Kernel
 from penstock.model import checks
+from penstock.model.answers import (
+    Acked,
+    BulkInfo,
+    Durability,
+    Explanation,
+    Extended,
+    Failed,
+    Health,
+    Page,
+    Pushed,
+    Released,
+    Result,
+    Standing,
+    WaitingClaims,
+)
 from penstock.model.errors import Deadline, Invalid, NotFound, PenstockError
 from penstock.model.event import Event, EventKind, EventSink
 from penstock.model.job import (
@@ -31,25 +46,7 @@ from penstock.model.job import (
 from penstock.model.lifecycle import State
 from penstock.model.payload import check_json
 from penstock.model.policy import BULK_DEADLINE_MS, DEFAULT_CAPS, Caps
-from penstock.model.store import (
-    UNNUMBERED,
-    Ack,
-    Acked,
-    BulkInfo,
-    Durability,
-    Explanation,
-    Extended,
-    Failed,
-    Health,
-    Number,
-    Page,
-    Pushed,
-    Pusher,
-    Released,
-    Result,
-    Standing,
-    run_of_one,
-)
+from penstock.model.store import UNNUMBERED, Ack, Number, Pusher, run_of_one
 from penstock.stores.clock import Clock, Instant, ManualClock, SystemClock
 from penstock.stores.embedded_managing import EmbeddedManaging
 from penstock.stores.engine import Engine
@@ -423,6 +420,11 @@ class EmbeddedStore(EmbeddedManaging):
 
     async def explain(self, tenant: str, job_id: int) -> Explanation:
         return explain.explain(self.engine.kernel, *self._known(tenant, job_id))
+
+    async def waiting(self, tenant: str, *, limit: int = 1_000) -> WaitingClaims:
+        checks.check_tenant(tenant)
+        checks.check_waiting(limit)
+        return self.engine.claims.waiting(tenant, limit)
 
     def _known(self, tenant: str, job_id: int) -> tuple[Any, int]:
         checks.check_tenant(tenant)

@@ -11,13 +11,14 @@ from penstock.kernel import commands as c
 from penstock.kernel import crons as kernel_crons
 from penstock.kernel import read
 from penstock.model import checks
+from penstock.model.answers import Acked, CronInfo, PushedInstead, QueueInfo, Redriven
 from penstock.model.errors import NotFound
 from penstock.model.job import Codec, JobOptions, KeyClaim, Run
 from penstock.model.lifecycle import State
 from penstock.model.payload import check_json, digest
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec, config_hash, instant_key, keep_key_ms, plan
-from penstock.model.store import Acked, CronInfo, PushedInstead, QueueInfo, Redriven, Store
+from penstock.model.store import Store
 from penstock.stores.engine import Engine
 from penstock.stores.loading import bare, load_of
 

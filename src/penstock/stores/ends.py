@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.kernel import read
+from penstock.model.answers import Result
 from penstock.model.duration import say_ms
 from penstock.model.errors import Deadline, NotFound, Overloaded
-from penstock.model.store import Result
 from penstock.stores.payloads import piece
 from penstock.stores.waiting import Awaited
 

@@ -21,10 +21,10 @@ from typing import Any, Final
 from penstock.kernel import commands as c
 from penstock.kernel.kernel import Kernel
 from penstock.kernel.timers import FOREVER
+from penstock.model.answers import Durability
 from penstock.model.duration import about_ms
 from penstock.model.errors import Conflict, Invalid, PenstockError, RateLimited, Unavailable
 from penstock.model.event import EventSink
-from penstock.model.store import Durability
 from penstock.stores.claims import Claims
 from penstock.stores.clock import Clock, Instant, SteadyClock
 from penstock.stores.ends import Ends

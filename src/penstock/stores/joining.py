@@ -12,9 +12,9 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.model.answers import Pushed, PushedRun
 from penstock.model.errors import Overloaded, PenstockError, Unavailable
 from penstock.model.job import MAX_BATCH, JobOptions, Run
-from penstock.model.store import Pushed, PushedRun
 from penstock.protocol.native_push import PushRun, RunPushed
 from penstock.protocol.runs import packed_plain
 

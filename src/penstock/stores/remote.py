@@ -21,14 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.model import checks
-from penstock.model.errors import Invalid, Overloaded, PenstockError, Unavailable
-from penstock.model.event import Event, EventKind
-from penstock.model.job import MAX_PAYLOAD, Codec, Job, JobError, JobOptions, Lease, LogLine, Run
-from penstock.model.lifecycle import State
-from penstock.model.policy import BULK_DEADLINE_MS
-from penstock.model.store import (
-    UNNUMBERED,
-    Ack,
+from penstock.model.answers import (
     Acked,
     BulkInfo,
     Durability,
@@ -36,14 +29,19 @@ from penstock.model.store import (
     Extended,
     Failed,
     Health,
-    Number,
     Page,
     Pushed,
     Released,
     Result,
     Standing,
-    run_of_one,
+    WaitingClaims,
 )
+from penstock.model.errors import Invalid, Overloaded, PenstockError, Unavailable
+from penstock.model.event import Event, EventKind
+from penstock.model.job import MAX_PAYLOAD, Codec, Job, JobError, JobOptions, Lease, LogLine, Run
+from penstock.model.lifecycle import State
+from penstock.model.policy import BULK_DEADLINE_MS
+from penstock.model.store import UNNUMBERED, Ack, Number, run_of_one
 from penstock.protocol import (
     native,
     native_look,
@@ -465,6 +463,12 @@ class RemoteStore(RemoteManaging):
         checks.check_job_id(job_id)
         request = native_look.Explain(tenant=tenant, job_id=job_id)
         return (await self._link().ask(request, repeat=True)).explanation  # type: ignore[no-any-return]
+
+    async def waiting(self, tenant: str, *, limit: int = 1_000) -> WaitingClaims:
+        checks.check_tenant(tenant)
+        checks.check_waiting(limit)
+        told = await self._link().ask(native_look.Waiting(tenant=tenant, limit=limit), repeat=True)
+        return WaitingClaims(told.claims, told.complete)
 
     def watch(
         self,

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.model import checks
+from penstock.model.answers import Acked, CronInfo, PushedInstead, QueueInfo, Redriven
 from penstock.model.errors import Invalid, Unavailable
 from penstock.model.job import Codec, Run
 from penstock.model.lifecycle import State
 from penstock.model.policy import Bounds, QueueConfig
 from penstock.model.schedule import CronSpec
-from penstock.model.store import Acked, CronInfo, PushedInstead, QueueInfo, Redriven, Store
+from penstock.model.store import Store
 from penstock.protocol import native_manage
 from penstock.protocol.command import Request
 from penstock.protocol.runs import packed_run, spoken

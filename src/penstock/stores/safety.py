@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.kernel import commands as c
 from penstock.kernel.leases import LeaseRecord
-from penstock.model.store import Durability
+from penstock.model.answers import Durability
 
 UNSAFE: Final = 0
 WRITTEN: Final = 1

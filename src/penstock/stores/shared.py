@@ -19,10 +19,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.answers import Health
 from penstock.model.duration import about_ms
 from penstock.model.errors import Unavailable
 from penstock.model.job import JobOptions
-from penstock.model.store import UNNUMBERED, Health, Number, Store
+from penstock.model.store import UNNUMBERED, Number, Store
 from penstock.model.wrapper import Call, Wrapper
 from penstock.protocol.access import OpenToAll
 from penstock.protocol.native import NATIVE

@@ -31,11 +31,18 @@ class Waiter:
         "queues",
         "serial",
         "served",
+        "since",
         "tenant",
     )
 
     def __init__(
-        self, claim: Claim, deadline: int, future: Prompt[Any], serial: int, limited: bool
+        self,
+        claim: Claim,
+        deadline: int,
+        future: Prompt[Any],
+        serial: int,
+        limited: bool,
+        since: int,
     ) -> None:
         self.claim = claim  # made again when there may be something, with the token that it has
         self.tenant = claim.tenant
@@ -44,6 +51,7 @@ class Waiter:
         self.future = future  # of what it is given, or None; unset once it has been told
         self.serial = serial
         self.limited = limited  # a rate has held it back, and that was counted
+        self.since = since  # wall clock
         self.foretold: Single | None = None  # what it was told of, before it was given that
         self.served = False  # it has been given something, and is in line until it has heard of it
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Any, Final, TypeVar
 
 from penstock.client.execute import DONE, BatchOutcome, Completed, Failed, Interrupted, Outcome
+from penstock.model.answers import Acked
 from penstock.model.errors import (
     BatchTooLarge,
     Invalid,
@@ -27,7 +28,7 @@ from penstock.model.errors import (
 from penstock.model.job import Ids, Job, JobError
 from penstock.model.lifecycle import State
 from penstock.model.overdue import timed_out
-from penstock.model.store import Acked, Store
+from penstock.model.store import Store
 from penstock.stores.again import Again
 from penstock.worker.counts import Counts
 from penstock.worker.doubt import Doubtful, Heard, ack_by, failure_by, hindsight, release_by

@@ -13,10 +13,11 @@ from penstock.cli.demo.load import Load, push_all
 from penstock.cli.demo.pipeline import tables
 from penstock.cli.demo.show import Screen, summary
 from penstock.cli.demo.tally import Tally
+from penstock.model.answers import QueueInfo
 from penstock.model.errors import Overloaded
 from penstock.model.event import EventKind
 from penstock.model.lifecycle import State
-from penstock.model.store import QueueInfo, Store
+from penstock.model.store import Store
 from penstock.open import open_store
 
 TENANT: Final = "default"

@@ -10,10 +10,11 @@ from rich.table import Table
 
 from penstock.cli.demo.load import Load
 from penstock.cli.demo.tally import Tally, percentile
+from penstock.model.answers import QueueInfo
 from penstock.model.duration import about_ms
 from penstock.model.lifecycle import State
 from penstock.model.listing import page
-from penstock.model.store import QueueInfo, Store
+from penstock.model.store import Store
 from penstock.protocol.dead_groups import Grouping
 from penstock.protocol.http_shown_queues import DeadGroup
 

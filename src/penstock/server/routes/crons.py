@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from penstock.model.answers import CronInfo
 from penstock.model.errors import NotFound
-from penstock.model.store import CronInfo
 from penstock.protocol.http_said import CronSaid
 from penstock.protocol.http_shown_queues import Crons, CronShown
 from penstock.server.routing import Route

@@ -4,8 +4,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.answers import QueueInfo
 from penstock.model.policy import QueueConfig
-from penstock.model.store import QueueInfo
 from penstock.protocol.http_said import ConfigSaid
 from penstock.protocol.http_shown_queues import ConfigShown, Counted, Queues, QueueShown
 from penstock.server.routing import Route

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from penstock.model.store import Durability
+from penstock.model.answers import Durability
 from penstock.stores.journal.space import RESERVE
 
 CACHE_BYTES: Final = 64 << 20
