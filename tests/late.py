@@ -41,7 +41,7 @@ def late_disk(turns: Draw, reads: Draw | None = None) -> Iterator[None]:
         patch.object(keeper, "AHEAD", 1 if hasty else keeper.AHEAD),
         patch.object(stored_payloads, "SMALL", 16 if hasty else payloads.SMALL),
         patch.object(keeper, "Writer", partial(LateWriter, turns)),
-        patch.object(stored_payloads, "ThreadPoolExecutor", lambda *_: LateReader(reads or turns)),
+        patch.object(stored_payloads, "OneThread", lambda _: LateReader(reads or turns)),
     ):
         yield
 

@@ -964,3 +964,33 @@ def test_a_store_that_is_gone_is_missed(
     (tmp_path / "store").rename(tmp_path / "away")
     asyncio.run(once())
     assert [each for each in caplog.messages if "is gone: an empty one begins there" in each]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "in line"])
+def test_jobs_whose_payloads_cannot_be_given_go_back_unspent(
+    scheme: str, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason is, also one that nobody has thought of."""
+    url = f"{scheme}:///{tmp_path}/jobs"
+
+    async def pushed(store: EmbeddedStore) -> None:
+        delay_ms = 20 if waits else None
+        await store.push(T, [Run.pack("q", [b"1", b"2"], delay_ms=delay_ms)])
+
+    async def failing(store: EmbeddedStore) -> None:
+        def fails(*_: object) -> None:
+            raise RuntimeError("no thread for this")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(StoredPayloads, "_load", fails)
+            with pytest.raises(RuntimeError, match="no thread for this"):
+                await store.claim(T, ["q"], 2, wait_ms=30_000)
+        jobs = (await store.find(T, "q")).jobs
+        assert [(job.state, job.attempt) for job in jobs] == [(State.READY, 0)] * 2
+        lease = await store.claim(T, ["q"], 2)
+        assert lease is not None
+        assert [job.payload for job in lease.jobs] == [b"1", b"2"]
+
+    on(url, pushed)
+    on(url, failing)

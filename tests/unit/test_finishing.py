@@ -1,6 +1,7 @@
 """Work in threads, where there are none any more."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,10 +14,25 @@ from tests.unit.test_connection import looped
 
 @pytest.mark.parametrize("given", [in_a_thread, until_cancelled])
 @looped
-async def test_a_process_that_ends_has_no_threads_and_says_so(
+async def test_a_process_that_ends_does_what_is_under_way_all_the_same(
     given: Callable[..., Awaitable[Any]],
 ) -> None:
     """As a client of a path finds it whose owner ends in the instant in which it does."""
     await asyncio.get_running_loop().shutdown_default_executor()
+    assert await given(lambda *_: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        await given(lambda *_: 1 / 0)
+
+
+@pytest.mark.parametrize("given", [in_a_thread, until_cancelled])
+@looped
+async def test_a_process_that_begins_no_thread_any_more_says_so(
+    given: Callable[..., Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    await asyncio.get_running_loop().shutdown_default_executor()
+    monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(Unavailable, match="the process is ending"):
         await given(lambda *_: None)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import Unavailable
+from penstock.model.job import JobSpec
 from penstock.open import open_store
 from penstock.stores import connecting, durable, link
 from penstock.stores import shared as module
@@ -664,5 +665,51 @@ def test_a_child_of_a_client_may_be_the_heir(url: str) -> None:
             client.kill()
             await store.close()
             assert await asyncio.to_thread(client.tell) == "pushed"
+
+    play(case)
+
+
+ENDING = """
+import sys, threading
+from penstock import Penstock
+
+app = Penstock(sys.argv[1])
+
+@app.task(queue="q")
+def job(n: int) -> None: ...
+
+job.push(0)
+threading.Thread(target=sys.stdin.read).start()  # for as long as this is open, the process is
+threading.Thread(target=lambda: (threading.main_thread().join(), print("over", flush=True))).start()
+"""
+
+
+def test_an_owner_whose_main_thread_is_over_goes_on_serving(url: str) -> None:
+    """With payloads that it has to read first. When it has gone, the path is another's."""
+
+    async def case() -> None:
+        store = await open_store(url)
+        specs = [JobSpec(payload=b"%d" % n) for n in range(1, 51)]
+        await store.push_jobs("default", "q", specs)
+        await store.close()
+        owner = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", ENDING, url),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        assert await owner.stdout.readline() == b"over\n"
+        client = await open_store(url)
+        given: list[bytes] = []
+        while (lease := await client.claim("default", ["q"], 10)) is not None:
+            given += [job.payload for job in lease.jobs]
+            await client.ack("default", lease.token)
+        assert len(given) == 51
+        owner.stdin.close()
+        assert await owner.wait() == 0
+        await push(client)
+        assert owner_of(path_of(url)) == os.getpid()
+        await client.close()
 
     play(case)

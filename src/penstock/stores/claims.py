@@ -119,12 +119,12 @@ class Claims:
             await keeper.safe(WRITTEN, given.position)
             chunks = given.chunks
             return lease_of(given, await payloads.fetch(wanted) if chunks is None else chunks)
-        except asyncio.CancelledError:
+        except BaseException as error:
+            # Whatever it is: who claimed it has nothing, and would not run it.
             self._give_back(claim)
+            if isinstance(error, (JournalError, KeyError)):
+                raise Unavailable(f"a payload cannot be read: {error}") from error
             raise
-        except (JournalError, KeyError) as error:
-            self._give_back(claim)
-            raise Unavailable(f"a payload cannot be read: {error}") from error
         finally:
             payloads.release(wanted)
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.model.errors import Unavailable
+from penstock.stores.one_thread import OneThread
 
 T = TypeVar("T")
 
@@ -36,11 +37,19 @@ async def in_a_thread(work: Callable[..., T], *said: Any) -> T:
 
 
 def _given_to_a_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
+    loop = asyncio.get_running_loop()
     try:
-        return asyncio.get_running_loop().run_in_executor(None, work)
-    except RuntimeError as error:
-        # Threads are gone before loops are, if those run in threads that nobody waits for.
+        return loop.run_in_executor(None, work)
+    except RuntimeError:
+        pass  # the process begins to end
+    try:
+        last = OneThread("penstock-last")
+    except RuntimeError as error:  # from Python 3.12 on
         raise Unavailable("the process is ending") from error
+    try:
+        return loop.run_in_executor(last, work)
+    finally:
+        last.shutdown(wait=False)
 
 
 async def until_cancelled(work: Callable[..., T], *said: Any) -> T:

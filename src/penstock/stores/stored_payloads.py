@@ -8,10 +8,11 @@ afterwards.
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from penstock.model.errors import Unavailable
 from penstock.stores.journal.settings import CACHE_BYTES
+from penstock.stores.one_thread import OneThread
 from penstock.stores.payloads import SHARED, SMALL, Chunks, Payloads
 
 
@@ -21,7 +22,7 @@ class StoredPayloads(Payloads):
     ) -> None:
         super().__init__(first)
         self._read = read
-        self._reader = ThreadPoolExecutor(1, "penstock-reader")
+        self._reader = OneThread("penstock-reader")
         self._closed = False
         self._limit = cache_bytes
         self._shared = 0  # the chunk that small payloads go into
@@ -148,9 +149,11 @@ class StoredPayloads(Payloads):
             self.release(wanted)
 
     def ahead(self, chunks: Iterable[int]) -> None:
-        for chunk in chunks:
-            if self._here(chunk) is None and chunk not in self.loading:
-                self._load(chunk)
+        """Somebody may want them soon; whoever does hears what is wrong with them, if anything is."""
+        with suppress(Unavailable, RuntimeError):
+            for chunk in chunks:
+                if self._here(chunk) is None and chunk not in self.loading:
+                    self._load(chunk)
 
     def _load(self, chunk: int) -> "asyncio.Future[bytes]":
         loading = self.loading.get(chunk)
