@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,20 @@ import pytest
 
 from penstock import Context, Penstock
 from penstock.model.job import JobSpec
+from penstock.worker import dispatch
 from penstock.worker.counts import Counts
 from tests.faults.stores import ROOT
 from tests.worker import shop
-from tests.worker.harness import changing, closing, ending, eventually, run, told_of, working
+from tests.worker.harness import (
+    PATIENCE_S,
+    changing,
+    closing,
+    ending,
+    eventually,
+    run,
+    told_of,
+    working,
+)
 from tests.worker.spawned import reaching, serving, worker
 
 PAGE = ROOT / "docs" / "how-to" / "run-workers.md"
@@ -261,6 +272,38 @@ def test_a_job_that_does_not_stop_is_told_with_its_task(caplog: pytest.LogCaptur
 
     job = run(case)
     assert records(caplog, "does not stop") == [(job, "stays", "q")]
+
+
+def test_a_slot_that_a_stopped_handler_keeps_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "STOPS_S", 0.05)
+    app = Penstock("memory://", max_attempts=1)
+    go_on = threading.Event()
+
+    @app.task(name="waits", queue="q", timeout="20ms")
+    def waits() -> None:
+        go_on.wait(PATIENCE_S)
+
+    @app.task(name="ends", queue="q", timeout="20ms")
+    async def ends() -> None:
+        await asyncio.Event().wait()
+
+    async def case() -> int:
+        async with closing(app), working(app, concurrency=2):
+            job = await waits.apush()
+            assert await ending(job) == "dead timeout"
+            assert await ending(await ends.apush()) == "dead timeout"
+
+            async def told() -> bool:
+                return bool(records(caplog, "does not end"))
+
+            await eventually(told)
+            go_on.set()
+            return job.id
+
+    job = run(case)
+    assert records(caplog, "1 of 2 slots are kept so") == [(job, "waits", "q")]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ log: Final = logging.getLogger("penstock.worker")
 
 AHEAD_S: Final = 0.02  # what will have started by then may be claimed now
 PACE_S: Final = 0.05  # over which the pace is measured
+STOPS_S: Final = 5.0  # in which a handler ends that is stopped, or it is told of
 
 AnyTask = Task[..., Any, Any]
 
@@ -295,9 +296,24 @@ class Dispatch:
         work.why = why
         if work in self.running:
             self._pool_of(work.task).interrupt(work)
+            if why is not Why.SHUTDOWN:  # else the end tells of it
+                self._loop.call_later(STOPS_S, self._look_after, work)
         else:
             self._waiting.remove(work)
             self.ended([work])
+
+    def _look_after(self, work: Work) -> None:
+        """Its handler should have stopped by now. One in a thread that waits in C does not: its slot
+        is gone until it does, and whoever looks for why nothing runs has to be told."""
+        if work not in self.running or self.stopping:
+            return
+        kept = sum(each.why is not None for each in self.running)
+        for job in work.jobs():
+            log.warning(
+                "job %d was stopped %.0f s ago, and its handler does not end: %d of %d slots are kept so",
+                *(job.id, STOPS_S, kept, self._slots),
+                extra=facts_of(job),
+            )
 
     def give_back_waiting(self) -> None:
         """What has not been started goes back at once."""
