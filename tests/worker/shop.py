@@ -322,6 +322,12 @@ async def mumbles(ctx: Context, how: str) -> str:
 
 
 @app.task
+def reads() -> str:
+    """What comes in on standard input, as programs do that a handler starts."""
+    return os.read(0, 1).decode()
+
+
+@app.task
 def command_line() -> str:
     return Path("/proc/self/cmdline").read_text()
 

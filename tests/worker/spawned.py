@@ -35,6 +35,7 @@ class Spawned:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            start_new_session=True,  # and a group, which may be told as a whole
         )
 
     def __enter__(self) -> "Spawned":
@@ -48,7 +49,7 @@ class Spawned:
     ) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
+        self.tell_all(signal.SIGKILL)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process.wait(PATIENCE_S)
@@ -67,8 +68,34 @@ class Spawned:
     def tell(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def tell_group(self, number: signal.Signals) -> None:
+        """As a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def tell_all(self, number: signal.Signals) -> None:
+        """As a service manager does: whatever was started, in whichever session."""
+        for pid in (self.process.pid, *self.started()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def started(self) -> list[int]:
+        """The processes that it has started, and those that they have."""
+        parents = dict(_parents())
+        found = [self.process.pid]
+        for pid in found:
+            found.extend(child for child, parent in parents.items() if parent == pid)
+        return found[1:]
+
     async def end(self) -> int:
         return await asyncio.to_thread(self.process.wait, PATIENCE_S)
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Every process with its parent."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            _, _, said = (place / "stat").read_text().rpartition(")")
+            yield int(place.name), int(said.split()[1])
 
 
 @contextmanager

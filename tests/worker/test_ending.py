@@ -53,7 +53,7 @@ def test_running_jobs_finish_and_unstarted_ones_go_back_at_once(
 
             async def told() -> bool:
                 """Whoever has pressed Ctrl-C: what it waits for, and how not to wait."""
-                said = "w waits up to 30s for 1 job that runs; another signal ends it at once"
+                said = "w waits up to 30s for 1 job that runs; a second signal ends it at once"
                 return said in caplog.messages
 
             await eventually(told)
@@ -76,7 +76,10 @@ def test_ended_by_a_limit_it_waits_at_the_first_signal_and_ends_at_the_second(
         await asyncio.sleep(60)
 
     async def told() -> bool:
-        return "w waits up to 1m for 1 job that runs; two signals end it at once" in caplog.messages
+        return (
+            "w waits up to 1m for 1 job that runs; a second signal ends it at once"
+            in caplog.messages
+        )
 
     async def case() -> None:
         async with closing(app):

@@ -2,18 +2,16 @@
 
     python -m penstock.worker.process SETTINGS     as a supervisor starts it, settings in JSON
 
-Signals are heard between any two steps of a handler and passed to the home thread, which ends the
-worker even if the handlers' loop never comes back.
+Signals (`penstock.worker.signals`) are heard between any two steps of a handler and passed to the home
+thread, which ends the worker even if the handlers' loop never comes back.
 """
 
 import asyncio
 import logging
 import os
-import signal
 import sys
 import threading
 from functools import partial
-from types import FrameType
 from typing import Final
 
 import msgspec
@@ -25,13 +23,13 @@ from penstock.telemetry import logs
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.signals import Signals
 from penstock.worker.slices import ask_for_short_slices
 from penstock.worker.supervisor import REPLACE
 from penstock.worker.worker import Worker
 
 log: Final = logging.getLogger("penstock.worker")
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LEAVE_S: Final = 1.0  # for the handlers' loop to come back once the worker has ended …
 STUCK_S: Final = 0.1  # … without any that did not stop, of which one may hold it up for ever
 # The home thread answers the network while handlers compute: with the usual 5 ms it would wait as
@@ -39,8 +37,8 @@ STUCK_S: Final = 0.1  # … without any that did not stop, of which one may hold
 SWITCH_S: Final = 0.0005
 
 
-def run(settings: WorkerSettings, *, supervised: bool = False) -> int:
-    """Work until a signal or a limit; answers the exit code."""
+def run(settings: WorkerSettings, *, parent: int | None = None) -> int:
+    """Work until a signal or a limit; answers the exit code. `parent`: the pipe that it speaks on."""
     ask_for_short_slices()  # first: threads have what their parent has
     app = load_app(settings.where)
     if settings.url is not None:
@@ -49,18 +47,14 @@ def run(settings: WorkerSettings, *, supervised: bool = False) -> int:
         log.warning(
             "memory:// is this process's own: nobody else can push to it; use sqlite:///path"
         )
-    worker = Worker(app, settings, alone=True)
-
-    def told(number: int, frame: FrameType | None) -> None:
-        worker.stop()
-
-    for number in SIGNALS:
-        signal.signal(number, told)
+    worker = Worker(app, settings, alone=True, supervised=parent is not None)
+    signals = Signals(worker)
+    signals.listen()
     sys.setswitchinterval(SWITCH_S)
     left = threading.Event()
     _start("penstock-leave", _leave, worker, left)
-    if supervised:
-        _start("penstock-parent", _follow, worker)
+    if parent is not None:
+        _start("penstock-parent", signals.follow, parent)
     try:
         with asyncio.Runner(loop_factory=partial(HandlersLoop, app)) as runner:
             runner.run(worker.run())
@@ -87,11 +81,14 @@ def _leave(worker: Worker, left: threading.Event) -> None:
         os._exit(_code(worker))
 
 
-def _follow(worker: Worker) -> None:
-    """The parent has our standard input, and never writes: it ends when the parent does."""
-    while os.read(0, 1):
-        pass
-    worker.stop()
+def _parent() -> int:
+    """The pipe that the parent left at our standard input. Nothing is there from now on, so that
+    what a handler starts cannot read the parent's words."""
+    pipe = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return pipe
 
 
 def main() -> int:
@@ -99,7 +96,7 @@ def main() -> int:
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
     logs.configure(settings.log_format, settings.log_level)
     try:
-        return run(settings, supervised=True)
+        return run(settings, parent=_parent())
     except PenstockError as error:
         log.error("%s", error)
         return 2

@@ -1,19 +1,21 @@
 """A parent of worker processes: starts them, watches them, replaces those that end.
 
 A process that reached a limit (`--max-jobs`, `--max-rss`) is replaced at once, one that died after a
-pause that grows while they die young. Signals are passed on: the first asks every worker to end
-gracefully, the second to end at once. Workers see their parent's end by their standard input, so
-that none is left behind, whatever became of it.
+pause that grows while they die young. Signals are counted here and passed on as bytes on the workers'
+standard input, one each: the first asks every worker to end gracefully, the second to end at once.
+What signals reach a worker itself is no count of ours (`penstock.worker.signals`). Workers see their
+parent's end by the same pipe, so that none is left behind, whatever became of it.
 """
 
 import asyncio
 import logging
+import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from contextlib import suppress
 from random import uniform
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 import uvloop
@@ -42,8 +44,9 @@ class Supervisor:
     def __init__(self, settings: WorkerSettings, processes: int) -> None:
         self._settings = settings
         self._count = processes
-        self._living: set[Process] = set()
+        self._living: dict[Process, BinaryIO] = {}  # and our end of the pipe to each
         self._told = asyncio.Event()
+        self._times = 0  # that we were told to end
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -55,9 +58,9 @@ class Supervisor:
 
     def _pass_on(self) -> None:
         self._told.set()
+        self._times += 1
         for process in self._living:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+            self._tell(process, 1)
 
     async def _keep(self, place: int) -> None:
         """Have a worker in this place until told otherwise."""
@@ -82,19 +85,30 @@ class Supervisor:
                     await self._told.wait()
 
     async def _one(self, said: str) -> int:
-        # A session of its own: Ctrl-C in a terminal reaches the parent alone, and counts once.
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "penstock.worker.process",
-            said,
-            stdin=PIPE,
-            start_new_session=True,
-        )
-        self._living.add(process)
-        try:
-            if self._told.is_set():  # while it was started
-                process.send_signal(signal.SIGTERM)
-            return await process.wait()
-        finally:
-            self._living.discard(process)
+        # A session of its own: Ctrl-C in a terminal reaches the parent alone.
+        theirs, ours = os.pipe()
+        with os.fdopen(ours, "wb", buffering=0) as pipe:
+            with os.fdopen(theirs, "rb") as end:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "penstock.worker.process",
+                    said,
+                    stdin=end,
+                    start_new_session=True,
+                )
+            self._living[process] = pipe
+            try:
+                if self._told.is_set():  # while it was started
+                    self._tell(process, self._times)
+                return await process.wait()
+            finally:
+                del self._living[process]
+
+    def _tell(self, process: Process, times: int) -> None:
+        """Once it listens, it is the bytes that count; until then it has nothing to finish, and dies
+        by the signal."""
+        with suppress(BrokenPipeError):  # it has ended, and we hear of it soon
+            self._living[process].write(bytes(times))
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)

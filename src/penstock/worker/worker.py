@@ -52,11 +52,17 @@ class Worker:
     """Made on any thread; `run` until `stop`, a signal to the process, or a limit."""
 
     def __init__(
-        self, app: Penstock, settings: WorkerSettings | None = None, *, alone: bool = False
+        self,
+        app: Penstock,
+        settings: WorkerSettings | None = None,
+        *,
+        alone: bool = False,
+        supervised: bool = False,
     ) -> None:
         """`alone`: nothing but handlers runs on the loop that `run` is called on."""
         self.app = app
         self.alone = alone
+        self.supervised = supervised  # as long as a parent lives, which counts the signals
         self.settings = settings or WorkerSettings()
         self.counts = Counts()
         self.queues = self.settings.queues or dict.fromkeys(app.queues, 1)
@@ -68,7 +74,8 @@ class Worker:
         self.abandoned = False  # set when it ends without handlers that do not stop
         self.ended = threading.Event()  # nothing more is heard of it
         self.thread = 0  # of asynchronous handlers
-        self._stops = 0  # how often it was told to
+        self.told = False  # to end
+        self.insisted = False  # to end at once
         # Wakes the home thread. Signals come at any instant, so it takes no lock.
         self._hear: Callable[[], object] | None = None
 
@@ -83,8 +90,7 @@ class Worker:
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            self.stop()
-            self.stop()  # whoever cancels does not want to wait for handlers
+            self.end(at_once=True)  # whoever cancels does not want to wait for handlers
             with suppress(asyncio.CancelledError):
                 await ended
             raise
@@ -102,7 +108,13 @@ class Worker:
 
     def stop(self) -> None:
         """Finish what runs, give back the rest; called again: at once. From any thread."""
-        self._stops += 1
+        self.end(at_once=self.told)
+
+    def end(self, *, at_once: bool = False) -> None:
+        """The same, for those who know whether it was said before: it may be said by many, and often."""
+        self.told = True
+        if at_once:
+            self.insisted = True
         hear = self._hear
         if hear is not None:
             with suppress(RuntimeError):  # that loop has ended, and the worker with it
@@ -115,7 +127,7 @@ class Worker:
         self._hear = lambda: loop.call_soon_threadsafe(told.set)
         try:
             with self.app.home.worked():
-                store = None if self._stops else await reached(self.app, told, alone=self.alone)
+                store = None if self.told else await reached(self.app, told, alone=self.alone)
                 if store is not None:
                     await self._work(_Life(self, store, handlers))
         finally:
@@ -126,15 +138,11 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._hear = lambda: loop.call_soon_threadsafe(life.hear)
         try:
-            if not self._stops:
+            if not self.told:
                 await life.work()
             await life.end()
         finally:
             await life.close()
-
-    @property
-    def stops(self) -> int:
-        return self._stops
 
 
 class _Life:
@@ -255,7 +263,7 @@ class _Life:
 
     def hear(self) -> None:
         self._told.set()
-        if self._worker.stops > 1:
+        if self._worker.insisted:
             self._insisted.set()
 
     async def work(self) -> None:
@@ -324,17 +332,15 @@ class _Life:
         now, shutdown_s = asyncio.get_running_loop().time, self._settings.shutdown_s
         until, stop_s = now() + shutdown_s, min(STOP_S, shutdown_s / 4)
         self.dispatch.give_back_waiting()
-        if self._worker.stops > 1:
+        if self._worker.insisted:
             self._insisted.set()
         elif running := sum(len(work.ids) for work in self.dispatch.running):
-            # The first signal to a worker that ends by a limit is not yet one that insists.
-            how = "another signal ends it" if self._worker.stops else "two signals end it"
             log.info(
-                "%s waits up to %s for %s; %s at once",
+                "%s waits up to %s for %s; a second signal%s ends it at once",
                 self._name,
                 say_ms(round(shutdown_s * 1_000)),
                 "1 job that runs" if running == 1 else f"{running} jobs that run",
-                how,
+                " to its parent" if self._worker.supervised else "",
                 extra={"worker": self._name},
             )
         await _first(self.dispatch.idle, self._insisted, shutdown_s - stop_s)

@@ -27,7 +27,7 @@ from penstock.protocol.framing import LARGEST, Frames
 from penstock.settings import LogFormat, LogLevel
 from penstock.worker.held import BatchWork, Work
 from penstock.worker.owned import Owned
-from penstock.worker.pools.wire import Begin, Do, Ready, Said, framed, from_child
+from penstock.worker.pools.wire import UNHEARD, Begin, Do, Ready, Said, framed, from_child
 
 log: Final = logging.getLogger("penstock.worker")
 
@@ -126,9 +126,13 @@ class ProcessPool:
         with theirs:
             _, child = await self._loop.create_connection(lambda: _Child(self), sock=ours)
             argv = [sys.executable, "-m", "penstock.worker.pools.child", str(theirs.fileno())]
-            child.process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond, and ours
-                argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)  # it has our mask
+            try:
+                child.process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond, and ours
+                    argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         child.begin(Begin(self._where, self._app.url, self._worker, *self._log))
         self._children.add(child)
 
