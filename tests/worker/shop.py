@@ -6,12 +6,15 @@ Executions are written down in the file that RAN names, a line each: the task, i
 import asyncio
 import functools
 import math
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -325,6 +328,25 @@ async def mumbles(ctx: Context, how: str) -> str:
 def reads() -> str:
     """What comes in on standard input, as programs do that a handler starts."""
     return os.read(0, 1).decode()
+
+
+@app.task
+def ends_children() -> list[int | None]:
+    """How a child of each kind ends that is told to."""
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    forked.start()
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    for child in (forked, started):
+        child.terminate()
+    forked.join()
+    return [forked.exitcode, started.wait()]
+
+
+@app.task
+def leaves_behind() -> None:
+    """A thread that Python waits for before the process ends."""
+    ThreadPoolExecutor(1).submit(time.sleep, 60)
+    tell("left behind")
 
 
 @app.task

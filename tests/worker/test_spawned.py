@@ -1,5 +1,6 @@
 """`penstock worker` as a process: signals, kills, stops, servers that go and come back."""
 
+import os
 import re
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from penstock.model.job import JobError
 from penstock.model.lifecycle import State
 from penstock.server.auth import hash_of, new_token
+from penstock.stores.journal.ownership import owner_of
 from tests.faults.stores import ROOT
 from tests.replaying import ended_while_replaying
 from tests.worker import shop
@@ -400,3 +402,61 @@ def test_the_command_says_what_is_wrong_and_ends(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert "there is no module 'nothing'" in ended.stderr
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_what_a_handler_starts_ends_when_it_is_told_to(pool: str, tmp_path: Path) -> None:
+    """A worker hears signals in a way of its own, and its children in theirs."""
+    log = tmp_path / "log"
+
+    async def case() -> None:
+        with serving("memory://", log) as (_, url):
+            async with reaching(url):
+                job = await shop.ends_children.apush()
+                with worker(url, log, "--pool", pool):
+                    assert await ending(job) == str([-signal.SIGTERM] * 2)
+
+    run(case)
+
+
+def test_what_a_handler_has_left_behind_does_not_put_off_the_end(tmp_path: Path) -> None:
+    """Nor does it hold the path: another has it at once."""
+    log, path = tmp_path / "log", tmp_path / "jobs.db"
+
+    async def case() -> None:
+        with worker(f"sqlite:///{path}", log, "--shutdown-s", "2") as first:
+            await owned(path, first.process.pid)
+            async with reaching(f"sqlite:///{path}"):
+                await shop.leaves_behind.apush()
+                await first.hears("left behind")
+                first.tell(signal.SIGTERM)
+                await owned(path, os.getpid())
+                assert first.process.poll() is None
+                assert await first.end() == 0
+                assert "something that a handler began does not end" in log.read_text()
+
+    run(case)
+
+
+def test_a_worker_that_has_ended_hears_signals_as_any_process_does(tmp_path: Path) -> None:
+    log, path = tmp_path / "log", tmp_path / "jobs.db"
+
+    async def case() -> None:
+        with worker(f"sqlite:///{path}", log) as first:
+            await owned(path, first.process.pid)
+            async with reaching(f"sqlite:///{path}"):
+                await shop.leaves_behind.apush()
+                await first.hears("left behind")
+                first.tell(signal.SIGTERM)
+                await owned(path, os.getpid())
+                first.tell(signal.SIGTERM)
+                assert await first.end() == -signal.SIGTERM
+
+    run(case)
+
+
+async def owned(path: Path, pid: int) -> None:
+    async def so() -> bool:
+        return owner_of(path) == pid
+
+    await eventually(so)

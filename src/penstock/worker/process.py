@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from functools import partial
 from typing import Final
 
@@ -23,7 +24,7 @@ from penstock.telemetry import logs
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.signals import Signals
+from penstock.worker.signals import Signals, hear_as_usual
 from penstock.worker.slices import ask_for_short_slices
 from penstock.worker.supervisor import REPLACE
 from penstock.worker.worker import Worker
@@ -60,6 +61,9 @@ def run(settings: WorkerSettings, *, parent: int | None = None) -> int:
             runner.run(worker.run())
     finally:
         left.set()
+    hear_as_usual()
+    _start("penstock-gone", _gone, worker)
+    app.close()  # or others wait for its path until everything here is over
     return _code(worker)
 
 
@@ -79,6 +83,15 @@ def _leave(worker: Worker, left: threading.Event) -> None:
         worker.app.close()
         logging.shutdown()
         os._exit(_code(worker))
+
+
+def _gone(worker: Worker) -> None:
+    """End the process for what handlers have left behind: a thread, or a child, that Python waits for
+    before it ends. It has had its time by then; a signal ends it before."""
+    time.sleep(0.0 if worker.insisted else worker.settings.shutdown_s)
+    log.warning("something that a handler began does not end: the process ends without it")
+    logging.shutdown()
+    os._exit(_code(worker))
 
 
 def _parent() -> int:

@@ -39,16 +39,8 @@ from penstock.worker.limits import rss_mb
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
 from penstock.worker.pools.running import SOON_S, runs
-from penstock.worker.pools.wire import (
-    UNHEARD,
-    Do,
-    Ended,
-    Ready,
-    Said,
-    beginning,
-    framed,
-    to_child,
-)
+from penstock.worker.pools.wire import Do, Ended, Ready, Said, beginning, framed, to_child
+from penstock.worker.signals import SIGNALS, hear_nothing
 
 
 class Child:
@@ -161,9 +153,8 @@ def heard(sock: socket.socket) -> Iterator[Message]:
 
 def main() -> None:
     stand_in()
-    for number in UNHEARD:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, UNHEARD)
+    hear_nothing()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(ConnectionError):
         sock.set_inheritable(False)
         # Nor is it for what a handler forks, which may outlive us: the worker would wait for its end.

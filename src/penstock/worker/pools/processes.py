@@ -27,7 +27,8 @@ from penstock.protocol.framing import LARGEST, Frames
 from penstock.settings import LogFormat, LogLevel
 from penstock.worker.held import BatchWork, Work
 from penstock.worker.owned import Owned
-from penstock.worker.pools.wire import UNHEARD, Begin, Do, Ready, Said, framed, from_child
+from penstock.worker.pools.wire import Begin, Do, Ready, Said, framed, from_child
+from penstock.worker.signals import SIGNALS
 
 log: Final = logging.getLogger("penstock.worker")
 
@@ -126,7 +127,8 @@ class ProcessPool:
         with theirs:
             _, child = await self._loop.create_connection(lambda: _Child(self), sock=ours)
             argv = [sys.executable, "-m", "penstock.worker.pools.child", str(theirs.fileno())]
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)  # it has our mask
+            # It has our mask, until it has said that signals are none of its business.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
                 child.process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond, and ours
                     argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL

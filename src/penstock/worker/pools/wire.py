@@ -1,6 +1,5 @@
 """What goes between a worker and the processes of its pool: MessagePack in frames, never pickle."""
 
-import signal
 from typing import Any, Final
 
 import msgspec
@@ -17,10 +16,6 @@ from penstock.client.execute import (
 from penstock.model.job import Job
 from penstock.protocol.framing import HEADER
 from penstock.settings import LogFormat, LogLevel
-
-# By a process of the pool: signals are the worker's business, also those that go to all processes
-# of a terminal or a service. They are blocked when it is started, until it can ignore them.
-UNHEARD: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Begin(msgspec.Struct, frozen=True):
