@@ -171,7 +171,7 @@ def takes(what: Exiting) -> None: ...
 async def takes_awaited(what: Exiting) -> None: ...
 
 
-@app.task(batch=10)
+@app.task(queue="rows", batch=10)
 def takes_many(items: list[Exiting]) -> None: ...
 
 
@@ -191,7 +191,7 @@ async def charges(cents: int) -> None:
     note(f"charges {cents}")
 
 
-@app.task(batch=10, result=False)
+@app.task(queue="rows", batch=10, result=False)
 @counted
 async def charges_many(items: list[int]) -> None:
     note(f"charges {items}")
