@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import threading
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,7 @@ from penstock import (
     fixed,
     group,
 )
+from penstock.client.draining import Drained
 from penstock.client.testing import Testing
 from penstock.model.errors import Conflict, Deadline, Invalid, Unavailable
 from penstock.model.lifecycle import DeadReason, State
@@ -30,6 +32,10 @@ from penstock.model.policy import Limits, QueueConfig, Rate
 def real() -> Penstock:
     """An app whose real store is never opened."""
     return Penstock("penstock://127.0.0.1:1")
+
+
+def _drained(t: Testing, how: str) -> Drained:
+    return t.drain() if how == "drain" else asyncio.run(t.adrain())
 
 
 def test_a_job_travels_as_it_really_does(real: Penstock) -> None:
@@ -408,6 +414,29 @@ def test_limits_hold(real: Penstock) -> None:
         assert t.drain().ran == 2
         t.advance("1s")
         assert t.drain().ran == 2
+
+
+@pytest.mark.parametrize("how", ["drain", "adrain"])
+def test_what_a_handler_sets_in_its_context_is_gone_with_it(real: Penstock, how: str) -> None:
+    whose = ContextVar("whose", default="nobody's")
+
+    @real.task
+    def plain() -> str:
+        found = whose.get()
+        whose.set("a job's")
+        return found
+
+    @real.task
+    async def awaited() -> str:
+        return plain.handler()  # type: ignore[no-any-return]
+
+    with real.testing() as t:
+        for task in (plain, plain, awaited, awaited):
+            task.push()
+        whose.set("the test's")
+        _drained(t, how)
+        assert list(t.results.values()) == ["the test's"] * 4
+        assert whose.get() == "the test's"
 
 
 def test_unknown_tasks_are_parked(real: Penstock) -> None:

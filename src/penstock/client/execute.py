@@ -13,6 +13,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Coroutine, Iterator, Sequence
+from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -158,9 +159,10 @@ class Executor:
     @overload
     def run_here(self, call: "Batch") -> "BatchOutcome": ...
     def run_here(self, call: "Prepared | Batch") -> "Outcome | BatchOutcome":
-        """Call a plain handler, in this thread: the same, in which nothing waits."""
+        """Call a plain handler, in this thread: the same, in which nothing waits. What it sets in
+        context variables is gone with it."""
         try:
-            self.run(call).send(None)
+            copy_context().run(self.run(call).send, None)
         except StopIteration as ended:
             return ended.value  # type: ignore[no-any-return]
         raise AssertionError("a plain handler waits for nothing")

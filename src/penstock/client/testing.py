@@ -12,6 +12,7 @@ awaited; everything else answers at once and may be called anywhere.
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -437,14 +438,16 @@ def _pushed(run: Run, place: int, job_id: int) -> PushedCall:
 
 def _run_here(drain: Drain, work: Work, runner: asyncio.Runner) -> Outcome | BatchOutcome:
     executor = drain.executor
-    return runner.run(executor.run(work)) if work.task.is_async else executor.run_here(work)
+    if not work.task.is_async:
+        return executor.run_here(work)
+    return runner.run(executor.run(work), context=copy_context())
 
 
 async def _run_there(drain: Drain, work: Work) -> Outcome | BatchOutcome:
     executor = drain.executor
     if not work.task.is_async:
         return await asyncio.to_thread(executor.run_here, work)
-    outcome = await executor.run(work)
+    outcome = await asyncio.create_task(executor.run(work))
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError  # the executor took it for its handler's
