@@ -58,6 +58,10 @@ Outcome = Completed | Failed | Interrupted
 
 DONE: Final = Completed()
 INTERRUPTED: Final = Interrupted()
+# The same, where nobody outside has cancelled it. Given back unspent, it would do so without end.
+CANCELLED_ITSELF: Final = Failed(
+    error=JobError(kind="CancelledError", message="the handler cancelled itself")
+)
 
 # What a handler may end with beside an answer; a cancellation is looked at before.
 # Whatever a handler raises is its job's alone, also what Python itself lets through: a job whose end
