@@ -21,6 +21,7 @@ from penstock import (
     group,
 )
 from penstock.client.arguments import BadArguments
+from penstock.client.flow import Part
 from penstock.client.inputs import HEADER, with_inputs
 from penstock.client.options import Plan
 from penstock.model.errors import BatchTooLarge, Deadline, Invalid
@@ -475,6 +476,117 @@ def test_how_large_a_flow_may_be() -> None:
             group(*(group(t.number.s(1)) for _ in range(600))).then(t.total.s()).push()
 
 
+DEEP = 2_000
+
+
+def _behind(t: Tasks) -> Part[Any]:
+    flow: Part[Any] = t.number.s(0)
+    for _ in range(DEEP):
+        flow = flow.then(t.number.s())
+    return flow
+
+
+def _before(t: Tasks) -> Part[Any]:
+    flow: Part[Any] = t.number.s()
+    for _ in range(DEEP - 1):
+        flow = chain(t.number.s(), flow)
+    return chain(t.number.s(0), flow)
+
+
+def _in_flows(t: Tasks) -> Part[Any]:
+    flow: Part[Any] = t.number.s(0)
+    for _ in range(DEEP):
+        outer = Flow()
+        outer.add(t.number.s(), after=outer.add(flow))
+        flow = outer
+    return flow
+
+
+@pytest.mark.parametrize("made", [_behind, _before, _in_flows])
+def test_a_chain_of_parts_in_parts_may_be_as_deep_as_it_is_long(
+    made: Callable[[Tasks], Part[Any]],
+) -> None:
+    t = Tasks("memory://")
+    with t.app.testing() as testing:
+        flow = made(t).push()
+        waits_for = [job.get().depends_on for job in flow]
+        assert waits_for == [(), *((job.id,) for job in flow.jobs[:-1])]
+        assert testing.drain().completed == len(flow) == DEEP + 1
+        assert flow.result() == 0
+
+
+def test_groups_in_groups_come_to_lists_as_deep() -> None:
+    t = Tasks("memory://")
+    with t.app.testing() as testing:
+        flow: Part[Any] = t.number.s(0)
+        for n in range(1, DEEP + 1):
+            flow = group(flow, t.number.s(n))
+        pushed = flow.push()
+        assert not any(job.get().depends_on for job in pushed)
+        testing.drain()
+        left = pushed.result()
+        for n in range(DEEP, 0, -1):
+            left, last = left
+            assert last == n
+        assert left == 0
+
+
+def test_a_job_takes_the_results_of_groups_a_hundred_deep() -> None:
+    t = Tasks("memory://")
+    with t.app.testing() as testing:
+        flow: Part[Any] = t.number.s(1)
+        for _ in range(100):
+            flow = group(flow)
+        pushed = flow.then(t.show.s()).push()
+        testing.drain()
+        assert pushed.result() == f"{'[' * 100}1{']' * 100}"
+        with pytest.raises(Invalid, match="more than 100 deep"):
+            group(flow).then(t.show.s()).push()
+
+
+def test_what_deep_parts_are_can_be_shown() -> None:
+    t = Tasks("memory://")
+    assert repr(chain(group(t.number.s(1), t.add.s(b=2)), group())) == (
+        f"chain(group({t.number.name}.s(1), {t.add.name}.s(b=2)), group())"
+    )
+    assert repr(_behind(t)).startswith("chain(chain(chain(")
+    flow = Flow()
+    step = flow.add(t.number.s(1))
+    for _ in range(DEEP):
+        step = flow.add(t.add.s(step, step))
+    assert repr(step) == f"<step {t.add.name}>"
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_flow_that_stands_in_itself_is_refused(empty: bool) -> None:
+    t = Tasks("memory://")
+    with t.app:
+        flow = Flow()
+        if not empty:
+            flow.add(t.number.s(1))
+        flow.add(group(flow))
+        with pytest.raises(Invalid, match="at least one" if empty else "stands in itself"):
+            flow.push()
+
+
+def test_a_part_that_stands_in_too_many_others_is_refused_at_the_limit() -> None:
+    asked = []
+
+    class Asked(Middleware):
+        def before_push(self, task: Task[..., Any, Any], plan: Plan) -> Plan:
+            asked.append(plan)
+            return plan
+
+    t = Tasks("memory://", middleware=[Asked()])
+    with t.app:
+        flow: Part[Any] = t.number.s(1)
+        for _ in range(20):
+            flow = group(flow, flow)
+        with pytest.raises(BatchTooLarge, match="at most 10,000"):
+            flow.push()
+    assert len(asked) == 10_000
+
+
 # -- headers of strangers --------------------------------------------------------------------------
 
 
@@ -489,6 +601,7 @@ def test_how_large_a_flow_may_be() -> None:
         ('{"a":"x"}', b"{}", "json"),
         ('{"a":{"b":null}}', b"{}", "json"),
         ('{"a":0}', b"[]", "json"),
+        (f'{{"a":{"[" * 2_000}0{"]" * 2_000}}}', b"{}", "json"),
         ('{"a":0}', b"\xc1", "bytes"),
         ("[0]", b"", "bytes"),
     ],

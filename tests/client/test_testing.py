@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import signal
 import threading
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -20,6 +22,7 @@ from penstock import (
     fixed,
     group,
 )
+from penstock.client.draining import Drained
 from penstock.client.testing import Testing
 from penstock.model.errors import Conflict, Deadline, Invalid, Unavailable
 from penstock.model.lifecycle import DeadReason, State
@@ -30,6 +33,10 @@ from penstock.model.policy import Limits, QueueConfig, Rate
 def real() -> Penstock:
     """An app whose real store is never opened."""
     return Penstock("penstock://127.0.0.1:1")
+
+
+def _drained(t: Testing, how: str) -> Drained:
+    return t.drain() if how == "drain" else asyncio.run(t.adrain())
 
 
 def test_a_job_travels_as_it_really_does(real: Penstock) -> None:
@@ -408,6 +415,164 @@ def test_limits_hold(real: Penstock) -> None:
         assert t.drain().ran == 2
         t.advance("1s")
         assert t.drain().ran == 2
+
+
+@pytest.mark.parametrize("how", ["drain", "adrain"])
+def test_what_a_handler_sets_in_its_context_is_gone_with_it(real: Penstock, how: str) -> None:
+    whose = ContextVar("whose", default="nobody's")
+
+    @real.task
+    def plain() -> str:
+        found = whose.get()
+        whose.set("a job's")
+        return found
+
+    @real.task
+    async def awaited() -> str:
+        return plain.handler()  # type: ignore[no-any-return]
+
+    with real.testing() as t:
+        for task in (plain, plain, awaited, awaited):
+            task.push()
+        whose.set("the test's")
+        _drained(t, how)
+        assert list(t.results.values()) == ["the test's"] * 4
+        assert whose.get() == "the test's"
+
+
+@pytest.mark.parametrize("how", ["drain", "adrain"])
+def test_a_handler_that_cancels_itself_fails_as_in_a_worker(real: Penstock, how: str) -> None:
+    @real.task(max_attempts=2, backoff=fixed("1s"))
+    async def gives_up() -> None:
+        raise asyncio.CancelledError
+
+    @real.task(max_attempts=1)
+    async def is_cancelled() -> None:
+        _current().cancel()
+        await asyncio.sleep(60)
+
+    @real.task(max_attempts=1)
+    def gives_up_here() -> None:
+        raise asyncio.CancelledError
+
+    @real.task
+    async def is_cancelled_and_answers() -> str:
+        _current().cancel()
+        return "went on"
+
+    with real.testing() as t:
+        jobs = [gives_up.push(), is_cancelled.push(), gives_up_here.push()]
+        answers = is_cancelled_and_answers.push()
+        drained = _drained(t, how)
+        assert (drained.completed, drained.failed, drained.parked) == (1, 3, ())
+        assert [(each.job.id, each.state) for each in t.failures] == [
+            (jobs[0].id, State.SCHEDULED),
+            (jobs[1].id, State.DEAD),
+            (jobs[2].id, State.DEAD),
+        ]
+        for failure in t.failures:
+            assert isinstance(failure.error, asyncio.CancelledError)
+        for job in jobs:
+            (error,) = job.get().errors
+            assert (error.kind, error.message) == ("CancelledError", "the handler cancelled itself")
+        assert answers.result() == "went on"
+        t.advance("1s")
+        _drained(t, how)
+        assert jobs[0].get().state is State.DEAD
+
+
+def _current() -> "asyncio.Task[Any]":
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+@pytest.mark.parametrize("how", ["drain", "adrain"])
+def test_an_item_of_a_batch_that_was_cancelled_fails_by_itself(real: Penstock, how: str) -> None:
+    @real.task(batch=3, max_attempts=1)
+    async def rows(items: list[int]) -> list[int | BaseException]:
+        return [asyncio.CancelledError() if item == 2 else item for item in items]
+
+    with real.testing() as t:
+        jobs = rows.push_many([1, 2, 3])
+        drained = _drained(t, how)
+        assert (drained.completed, drained.failed) == (2, 1)
+        assert [job.get().state for job in jobs] == [State.COMPLETED, State.DEAD, State.COMPLETED]
+
+
+def test_a_handler_that_stops_its_loop_or_exits_beside_itself_ends_no_test(real: Penstock) -> None:
+    @real.task
+    async def stops() -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.001)
+        return "went on"
+
+    @real.task
+    async def stops_and_ends() -> str:
+        asyncio.get_running_loop().stop()
+        return "went on"
+
+    @real.task(max_attempts=1)
+    async def exits() -> None:
+        async def leaves() -> None:
+            raise SystemExit(3)
+
+        await asyncio.create_task(leaves())
+
+    @real.task
+    async def quick() -> int:
+        return 1
+
+    with real.testing() as t:
+        stopped, exited, after = stops.push(), exits.push(), quick.push()
+        t.drain()
+        assert (stopped.result(), after.result()) == ("went on", 1)
+        assert exited.get().errors[0].kind == "SystemExit"
+        last = stops_and_ends.push()
+        t.drain()
+        assert last.result() == "went on"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_of_a_test_comes_out_of_its_drain(real: Penstock, late: bool) -> None:
+    @real.task
+    async def waits() -> None:
+        if late:
+            await asyncio.sleep(0.001)
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
+
+    with real.testing() as t:
+        job = waits.push()
+        with pytest.raises(KeyboardInterrupt):
+            t.drain()
+        assert (job.get().state, job.get().attempt) == (State.READY, 0)
+
+
+def test_a_test_that_is_cancelled_takes_its_handler_with_it(real: Penstock) -> None:
+    ended: list[str] = []
+
+    @real.task
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            ended.append("tidied up")
+
+    async def case() -> None:
+        with real.testing() as t:
+            job = await waits.apush()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await t.adrain()
+            assert ended == ["tidied up"]
+            left = await job.aget()
+            assert (left.state, left.attempt, t.failures) == (State.READY, 0, [])
+
+    asyncio.run(case())
 
 
 def test_unknown_tasks_are_parked(real: Penstock) -> None:

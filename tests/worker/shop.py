@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,25 @@ def tell(what: str) -> None:
 async def quick(n: int) -> int:
     note(f"quick {n}")
     return n
+
+
+WHOSE: ContextVar[str] = ContextVar("WHOSE", default="nobody's")
+
+
+@app.task
+def owned(owner: str) -> str:
+    found = WHOSE.get()
+    WHOSE.set(owner)
+    return found
+
+
+@app.task
+async def owned_awaited(owner: str) -> str:
+    found = WHOSE.get()
+    WHOSE.set(owner)
+    await asyncio.sleep(0)
+    assert WHOSE.get() == owner
+    return found
 
 
 @app.task(max_attempts=0)

@@ -155,6 +155,18 @@ def test_a_job_whose_handler_nobody_awaits_is_not_completed(pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", ["async", "thread", "process"])
+def test_what_a_handler_sets_in_its_context_is_gone_with_it(pool: str) -> None:
+    async def case() -> None:
+        app = shop.app
+        async with closing(app), working(app, pool=pool, where=WHERE, concurrency=1):
+            for task in (shop.owned, shop.owned_awaited):
+                for owner in ("a", "b"):
+                    assert await ending(await task.apush(owner)) == repr("nobody's")
+
+    run(case)
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
 def test_an_exit_beside_a_handler_ends_no_process(pool: str) -> None:
     async def case() -> None:
         app = shop.app

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -564,6 +565,40 @@ def test_middleware_stands_around_every_run() -> None:
             assert (await seen(app, job.id)).progress == 1
             assert await ending(await two.apush()) == "dead ValueError"
         assert heard == ["before one", "after Completed", "before two", "after Failed"]
+
+    run(case)
+
+
+@each_pool
+def test_middleware_is_in_the_context_of_its_handler_and_in_no_other(pool: str) -> None:
+    whose = ContextVar("whose", default="nobody's")
+    heard: list[str] = []
+
+    class Traces(Middleware):
+        def before_run(self, context: Context) -> None:
+            heard.append(whose.get())
+            whose.set("the hook's")
+
+        def after_run(self, context: Context, outcome: Any) -> None:
+            heard.append(whose.get())
+
+    app = shop(middleware=[Traces()])
+
+    @app.task
+    async def awaited() -> None:
+        heard.append(whose.get())
+        whose.set("the handler's")
+
+    @app.task
+    def plain() -> None:
+        heard.append(whose.get())
+        whose.set("the handler's")
+
+    async def case() -> None:
+        async with closing(app), working(app, pool=pool, concurrency=1):
+            for task in (awaited, plain, awaited, plain):
+                await ending(await task.apush())
+        assert heard == ["nobody's", "the hook's", "the handler's"] * 4
 
     run(case)
 

@@ -5,6 +5,7 @@ nothing by itself. `next` tells the store how the last call ended and gives the 
 drains makes it, in whichever thread or loop suits the test.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from penstock.client.arguments import BadArguments, decoded
 from penstock.client.context import Context, Report
 from penstock.client.errors import Retry
 from penstock.client.execute import (
+    CANCELLED_ITSELF,
     DONE,
     Batch,
     BatchOutcome,
@@ -57,8 +59,7 @@ class Drained(msgspec.Struct, frozen=True, kw_only=True):
     completed: int = 0  # jobs
     failed: int = 0  # attempts
     lost: int = 0  # jobs that were taken away while they ran: cancelled, timed out, purged
-    parked: tuple[Job, ...] = ()  # back where they were: no task here has their name, or their
-    # handler was cancelled by itself
+    parked: tuple[Job, ...] = ()  # back where they were: no task here has their name
 
     @property
     def ran(self) -> int:
@@ -286,8 +287,9 @@ class Drain:
                 completed.setdefault(held.lease, []).append((held.job, outcome))
             elif isinstance(outcome, Failed):
                 await self._fail(held, outcome, self.executor.raised(outcome))
-            elif isinstance(outcome, Interrupted):
-                self._parked.append(held)  # again at once, it would be so for ever
+            elif isinstance(outcome, Interrupted):  # a test that is cancelled tells no outcome
+                error = asyncio.CancelledError(CANCELLED_ITSELF.error.message)
+                await self._fail(held, CANCELLED_ITSELF, error)
         for lease, jobs in completed.items():
             await self._complete(lease, jobs)
 

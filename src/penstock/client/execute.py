@@ -13,6 +13,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Coroutine, Iterator, Sequence
+from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -57,6 +58,10 @@ Outcome = Completed | Failed | Interrupted
 
 DONE: Final = Completed()
 INTERRUPTED: Final = Interrupted()
+# The same, where nobody outside has cancelled it. Given back unspent, it would do so without end.
+CANCELLED_ITSELF: Final = Failed(
+    error=JobError(kind="CancelledError", message="the handler cancelled itself")
+)
 
 # What a handler may end with beside an answer; a cancellation is looked at before.
 # Whatever a handler raises is its job's alone, also what Python itself lets through: a job whose end
@@ -158,9 +163,10 @@ class Executor:
     @overload
     def run_here(self, call: "Batch") -> "BatchOutcome": ...
     def run_here(self, call: "Prepared | Batch") -> "Outcome | BatchOutcome":
-        """Call a plain handler, in this thread: the same, in which nothing waits."""
+        """Call a plain handler, in this thread: the same, in which nothing waits. What it sets in
+        context variables is gone with it."""
         try:
-            self.run(call).send(None)
+            copy_context().run(self.run(call).send, None)
         except StopIteration as ended:
             return ended.value  # type: ignore[no-any-return]
         raise AssertionError("a plain handler waits for nothing")

@@ -18,11 +18,14 @@ arguments of another part: its result will be there.
 
 A whole flow is pushed in one call, and so appears at one instant or not at all. Nothing here runs
 anything: waiting is the store's (`depends_on`), filling in results `inputs.py`'s.
+
+A loop that says `flow = flow.then(…)` makes parts as deep as it is long. So whatever goes through
+them keeps what it has still to go through in a list, and not on Python's stack.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from penstock.client.errors import BadDeclaration
 from penstock.client.graph import Graph, Output
@@ -40,17 +43,35 @@ T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
 
+# Asks for parts to be laid, each behind what is said with it, and is sent what they come to.
+Laying: TypeAlias = Generator[tuple["Part[Any]", Output | None], Output, Output]
+
+
 class Part(Generic[T_co]):
     """Whatever can be pushed as a flow, or stand in one. `T` is what it comes to."""
 
     @property
-    @abstractmethod
     def app(self) -> "Penstock | None":
         """The app of its tasks, if it has any."""
+        left: list[Part[Any]] = [self]
+        seen: set[Part[Any]] = set()
+        while left:
+            part = left.pop()
+            if isinstance(part, Signature):
+                return part.task.app
+            if part not in seen:
+                seen.add(part)
+                left += reversed(part.within)
+        return None
+
+    @property
+    @abstractmethod
+    def within(self) -> "Sequence[Part[Any]]":
+        """The parts that stand in it."""
 
     @abstractmethod
-    def lay(self, graph: Graph, before: Output | None) -> Output:
-        """Add its jobs to the graph, behind `before`."""
+    def lay(self, graph: Graph, before: Output | None) -> Laying:
+        """Have the parts that stand in it laid behind `before`."""
 
     def then(self, part: "Part[R]") -> "Chain[R]":
         """This, and when all of it is done, the other."""
@@ -75,7 +96,7 @@ class Part(Generic[T_co]):
 
     def _laid(self) -> tuple[Graph, Output]:
         graph = Graph(self._app())
-        return graph, self.lay(graph, None)
+        return graph, _laid(self, graph)
 
 
 class Signature(Part[T_co]):
@@ -99,17 +120,18 @@ class Signature(Part[T_co]):
         return f"{self.task.name}.{'si' if self.immutable else 's'}({', '.join(said)})"
 
     @property
-    def app(self) -> "Penstock":
-        return self.task.app
+    def within(self) -> Sequence[Part[Any]]:
+        return ()
 
-    def lay(self, graph: Graph, before: Output | None) -> Output:
+    def lay(self, graph: Graph, before: Output | None) -> Laying:
+        yield from ()  # it is the job
         args = [_resolved(each, graph) for each in self.args]
         kwargs = {name: _resolved(each, graph) for name, each in self.kwargs.items()}
         names = any(isinstance(each, Output) for each in (*args, *kwargs.values()))
         takes = None if before is None or self.immutable or names else before.places
-        after = () if before is None else before.ends
+        after = [] if before is None else before.ends
         place = graph.add(self.task, args, kwargs, takes=takes, after=after)
-        return Output(place, (place,))
+        return Output(place, place)
 
 
 class Chain(Part[T_co]):
@@ -121,15 +143,15 @@ class Chain(Part[T_co]):
             raise Invalid("a chain needs at least one part", "parts")
 
     def __repr__(self) -> str:
-        return f"chain({', '.join(map(repr, self.parts))})"
+        return _shown(self)
 
     @property
-    def app(self) -> "Penstock | None":
-        return _app_of(self.parts)
+    def within(self) -> Sequence[Part[Any]]:
+        return self.parts
 
-    def lay(self, graph: Graph, before: Output | None) -> Output:
+    def lay(self, graph: Graph, before: Output | None) -> Laying:
         for part in self.parts:
-            before = part.lay(graph, before)
+            before = yield part, before
         assert before is not None, "a chain has parts"
         return before
 
@@ -141,16 +163,19 @@ class Group(Part[list[T_co]]):
         self.parts = _parts(parts, "group")
 
     def __repr__(self) -> str:
-        return f"group({', '.join(map(repr, self.parts))})"
+        return _shown(self)
 
     @property
-    def app(self) -> "Penstock | None":
-        return _app_of(self.parts)
+    def within(self) -> Sequence[Part[Any]]:
+        return self.parts
 
-    def lay(self, graph: Graph, before: Output | None) -> Output:
-        outputs = [part.lay(graph, before) for part in self.parts]
+    def lay(self, graph: Graph, before: Output | None) -> Laying:
+        outputs = []
+        for part in self.parts:
+            output = yield part, before
+            outputs.append(output)
         if not outputs:  # what follows waits for what came before instead
-            return Output([], before.ends if before is not None else ())
+            return Output([], before.ends if before is not None else [])
         return _all(outputs)
 
 
@@ -174,7 +199,9 @@ class Step(Generic[T_co]):
         self.after = after
 
     def __repr__(self) -> str:
-        return f"<step {self.part!r}>"
+        part = self.part  # which may have other steps in it, each many times
+        what = part.task.name if isinstance(part, Signature) else type(part).__name__.lower()
+        return f"<step {what}>"
 
 
 class Flow(Part[Any]):
@@ -185,7 +212,7 @@ class Flow(Part[Any]):
     """
 
     def __init__(self) -> None:
-        self._steps: list[Step[Any]] = []
+        self._steps: dict[Step[Any], None] = {}
 
     def __repr__(self) -> str:
         return f"<flow of {len(self._steps)} steps>"
@@ -206,16 +233,16 @@ class Flow(Part[Any]):
             if each not in self._steps:
                 raise Invalid(f"{each!r} is not a step of this flow", "after")
         step = Step(part, said if isinstance(said, Step) else tuple(said))
-        self._steps.append(step)
+        self._steps[step] = None
         return step
 
     @property
-    def app(self) -> "Penstock | None":
-        return _app_of([step.part for step in self._steps])
+    def within(self) -> Sequence[Part[Any]]:
+        return [step.part for step in self._steps]
 
-    def lay(self, graph: Graph, before: Output | None) -> Output:
+    def lay(self, graph: Graph, before: Output | None) -> Laying:
         for step in self._steps:
-            graph.outputs[step] = step.part.lay(graph, _joined(graph, step.after) or before)
+            graph.outputs[step] = yield step.part, _joined(graph, step.after) or before
         # What nobody has named or come after is what it all comes to.
         ends = [graph.outputs[step] for step in self._steps if step not in graph.used]
         return ends[0] if len(ends) == 1 else _all(ends)
@@ -233,8 +260,7 @@ def _joined(graph: Graph, after: "Step[Any] | Sequence[Step[Any]]") -> Output | 
 
 
 def _all(outputs: Sequence[Output]) -> Output:
-    ends = tuple(end for each in outputs for end in each.ends)
-    return Output([each.places for each in outputs], ends)
+    return Output([each.places for each in outputs], [each.ends for each in outputs])
 
 
 def _resolved(said: Any, graph: Graph) -> Any:
@@ -260,8 +286,37 @@ def _parts(parts: Sequence[Any], of: str = "") -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def _app_of(parts: Sequence[Part[Any]]) -> "Penstock | None":
-    return next((part.app for part in parts if part.app is not None), None)
+def _laid(part: Part[Any], graph: Graph) -> Output:
+    """What the part comes to, and its jobs are in the graph."""
+    waiting = {part: part.lay(graph, None)}  # each for the one behind it
+    output: Any = None  # unset before its first step
+    while waiting:
+        try:
+            part, before = waiting[next(reversed(waiting))].send(output)
+        except StopIteration as laid:
+            output = laid.value
+            waiting.popitem()
+        else:
+            if part in waiting:
+                raise Invalid(f"{part!r} stands in itself", "parts")
+            output = None
+            waiting[part] = part.lay(graph, before)
+    return output  # type: ignore[no-any-return]
+
+
+def _shown(whole: Part[Any]) -> str:
+    said: list[str] = []
+    left: list[Part[Any] | str] = [whole]
+    while left:
+        each = left.pop()
+        if isinstance(each, Chain | Group):
+            said.append(f"{type(each).__name__.lower()}(")
+            left.append(")")
+            for place, part in enumerate(reversed(each.parts)):
+                left += (", ", part) if place else (part,)
+        else:
+            said.append(each if isinstance(each, str) else repr(each))
+    return "".join(said)
 
 
 # -- pushing ---------------------------------------------------------------------------------------

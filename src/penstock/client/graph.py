@@ -27,7 +27,7 @@ class Output(msgspec.Struct, frozen=True):
     follows begins. They differ where nothing comes of a part: a group without members."""
 
     places: Places
-    ends: tuple[int, ...]
+    ends: Places
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -53,18 +53,23 @@ class Graph:
         kwargs: Mapping[str, Any],
         *,
         takes: Places | None,
-        after: Sequence[int],
+        after: Places,
     ) -> int:
         """One job more; answers its place. An argument that is an `Output` will be its results, and
         the first free parameter those of `takes`."""
         if task.app is not self.app:
             raise Invalid(f"task {task.name!r} belongs to another app than the rest of the flow")
+        if len(self.nodes) == MAX_BATCH:  # a part may stand in many, and its jobs are as many
+            raise BatchTooLarge(
+                f"a flow has at most {MAX_BATCH:,} jobs, and this one more; jobs that wait for"
+                " nothing go by push_many(…, atomic=True)"
+            )
         plan = task._before()
         named = [each for each in (*args, *kwargs.values()) if isinstance(each, Output)]
         taken = [each.places for each in named] + ([] if takes is None else [takes])
         first = dict.fromkeys(place for each in taken for place in leaves(each))
-        ends = (end for each in named for end in each.ends)
-        whole = tuple(dict.fromkeys([*first, *after, *ends]))
+        ends = (end for each in named for end in leaves(each.ends))
+        whole = tuple(dict.fromkeys([*first, *leaves(after), *ends]))
         if len(whole) + len(plan.depends_on) > MAX_DEPENDENCIES:
             raise Invalid(
                 f"a job of task {task.name!r} would wait for more than {MAX_DEPENDENCIES:,} others:"
@@ -99,11 +104,6 @@ class Graph:
         """A run for each queue, and the places of their jobs in the order in which they go."""
         if not self.nodes:
             raise Invalid("a flow needs at least one job", "parts")
-        if len(self.nodes) > MAX_BATCH:
-            raise BatchTooLarge(
-                f"a flow has at most {MAX_BATCH:,} jobs, this one {len(self.nodes):,}; jobs that"
-                " wait for nothing go by push_many(…, atomic=True)"
-            )
         queues: dict[str, list[int]] = {}
         for place, node in enumerate(self.nodes):
             queues.setdefault(node.plan.queue, []).append(place)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 HEADER: Final = "penstock-input"
 LONGEST: Final = 3_072  # of the header; all headers of a job may have 4 KiB
+DEEPEST: Final = 100  # lists in lists that a job takes; JSON is read to some depth, not to any
 AT_ONCE: Final = 100  # dependencies that are asked for in one call: results may be large
 
 # Results as a header says them, by dependency; and by their places in a flow.
@@ -129,16 +130,27 @@ def _header(holes: Any) -> str:
 
 def leaves(places: Places) -> list[int]:
     """The places themselves, in order."""
-    if isinstance(places, int):
-        return [places]
-    return [place for each in places for place in leaves(each)]
+    found: list[int] = []
+    left = [places]
+    while left:
+        each = left.pop()
+        if isinstance(each, int):
+            found.append(each)
+        else:
+            left += reversed(each)
+    return found
 
 
-def shape_of(places: Places, index: Mapping[int, int]) -> Shape:
+def shape_of(places: Places, index: Mapping[int, int], room: int = DEEPEST) -> Shape:
     """By dependency, given which one stands at which place; neighbours are said as a stretch."""
     if isinstance(places, int):
         return index[places]
-    shape = [shape_of(each, index) for each in places]
+    if not room:
+        raise Invalid(
+            f"a job takes results of groups that stand in each other more than {DEEPEST} deep:"
+            " join some of them by jobs of their own"
+        )
+    shape = [shape_of(each, index, room - 1) for each in places]
     first = shape[0] if shape else None
     if len(shape) > 2 and isinstance(first, int):
         end = first + len(shape)
@@ -172,7 +184,13 @@ async def with_inputs(store: Store, tenant: str, job: Job) -> bytes:
         said = _arguments(codec, job.payload)
         said.update({name: _filled(shape, results) for name, shape in holes.items()})
         return _encode(codec, said)
-    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (
+        msgspec.MsgspecError,
+        KeyError,
+        TypeError,
+        UnicodeDecodeError,
+        RecursionError,  # lists in lists, as deep as there is room in a header
+    ) as error:
         raise BadArguments(f"what the job waited for cannot be filled in: {error}") from None
 
 

@@ -116,6 +116,15 @@ class PushedFlow(Generic[T_co]):
 
 
 def _shaped(places: Places, found: Mapping[int, Any]) -> Any:
-    if isinstance(places, int):
-        return found[places]
-    return [_shaped(each, found) for each in places]
+    """Without a step down for each group that stands in another: see `flow.py`."""
+    whole: list[Any] = [places]
+    left = [whole]
+    while left:
+        into = left.pop()
+        for place, each in enumerate(into):
+            if isinstance(each, int):
+                into[place] = found[each]
+            else:
+                into[place] = inner = list(each)
+                left.append(inner)
+    return whole[0]

@@ -12,6 +12,8 @@ awaited; everything else answers at once and may be called anywhere.
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -20,7 +22,7 @@ import msgspec
 from penstock.client.arguments import BadArguments
 from penstock.client.draining import Drain, Drained, Failure, Work
 from penstock.client.errors import BadDeclaration
-from penstock.client.execute import BatchOutcome, Outcome
+from penstock.client.execute import INTERRUPTED, BatchOutcome, Executor, Outcome
 from penstock.client.home import Home
 from penstock.client.task import Task
 from penstock.model.answers import BulkInfo, Durability, Pushed, Result
@@ -437,18 +439,63 @@ def _pushed(run: Run, place: int, job_id: int) -> PushedCall:
 
 def _run_here(drain: Drain, work: Work, runner: asyncio.Runner) -> Outcome | BatchOutcome:
     executor = drain.executor
-    return runner.run(executor.run(work)) if work.task.is_async else executor.run_here(work)
+    if not work.task.is_async:
+        return executor.run_here(work)
+    # Not `runner.run`: that would have Ctrl-C cancel the handler, and no test end of it.
+    loop = runner.get_loop()
+    call = _Call(executor, work, loop)
+    call.task.add_done_callback(call.end)
+    try:
+        while not call.over:  # a handler may stop the loop, which ends nothing
+            with suppress(SystemExit):  # of a task beside the handler's: whoever awaits it has it
+                loop.run_forever()
+    except KeyboardInterrupt:
+        call.over = True
+        if call.task.done():
+            call.task.exception()  # the same, which asyncio would log as one that nobody has seen
+        raise
+    return call.outcome
 
 
 async def _run_there(drain: Drain, work: Work) -> Outcome | BatchOutcome:
     executor = drain.executor
     if not work.task.is_async:
         return await asyncio.to_thread(executor.run_here, work)
-    outcome = await executor.run(work)
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError  # the executor took it for its handler's
-    return outcome
+    call = _Call(executor, work, asyncio.get_running_loop())
+    try:
+        await asyncio.wait([call.task])
+    except asyncio.CancelledError:  # the test: its handler tidies up, and has no outcome
+        call.task.cancel()
+        await asyncio.wait([call.task])
+        raise
+    return call.outcome
+
+
+class _Call:
+    """An asynchronous handler in a task and a context of its own, as a worker runs it."""
+
+    def __init__(self, executor: Executor, work: Work, loop: asyncio.AbstractEventLoop) -> None:
+        self._work = work
+        self._loop = loop
+        self._ended: list[Outcome | BatchOutcome] = []
+        self.over = False
+        self.task = loop.create_task(self._run(executor), context=copy_context())
+
+    async def _run(self, executor: Executor) -> None:
+        self._ended.append(await executor.run(self._work))
+
+    @property
+    def outcome(self) -> Outcome | BatchOutcome:
+        """A task that its handler has cancelled is cancelled, whatever the handler answered."""
+        if not self.task.cancelled():
+            self.task.result()
+        return self._ended[0] if self._ended else self._work.ended(INTERRUPTED)
+
+    def end(self, _: object) -> None:
+        """Stop the loop, once: it is run for this call alone."""
+        if not self.over:
+            self.over = True
+            self._loop.stop()
 
 
 def _done(drain: Drain, raise_errors: bool) -> Drained:

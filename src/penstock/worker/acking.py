@@ -15,7 +15,15 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Any, Final, TypeVar
 
-from penstock.client.execute import DONE, BatchOutcome, Completed, Failed, Interrupted, Outcome
+from penstock.client.execute import (
+    CANCELLED_ITSELF,
+    DONE,
+    BatchOutcome,
+    Completed,
+    Failed,
+    Interrupted,
+    Outcome,
+)
 from penstock.model.answers import Acked
 from penstock.model.errors import (
     BatchTooLarge,
@@ -108,9 +116,7 @@ class Acker:
             self.fail(work.held, ids, outcome, work.task.name)
         else:
             assert isinstance(outcome, Interrupted)
-            # Nobody here stopped it. Given back unspent, it would do the same without end.
-            error = JobError(kind="CancelledError", message="the handler cancelled itself")
-            self.fail(work.held, ids, Failed(error=error), work.task.name)
+            self.fail(work.held, ids, CANCELLED_ITSELF, work.task.name)
 
     # -- acks ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -115,7 +116,7 @@ class Child:
         # A handler may cancel its own task, and answer before it waits for anything: the task is
         # cancelled then, whatever it ended with.
         with suppress(asyncio.CancelledError):
-            self._runner.run(run())
+            self._runner.run(run(), context=copy_context())  # else all of them have the runner's
         return ended[0] if ended else call.ended(INTERRUPTED)
 
 

@@ -11,12 +11,12 @@ more than most short handlers do.
 """
 
 import asyncio
-import contextvars
 import ctypes
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import Final
@@ -202,8 +202,7 @@ class ThreadPool:
                 return
             seat.work = work
         try:
-            run = contextvars.copy_context().run
-            work.outcome = run(self._executor.run_here, call)  # type: ignore[arg-type]
+            work.outcome = self._executor.run_here(call)
         finally:
             seat.settle()
 
@@ -219,6 +218,6 @@ class ThreadPool:
             work.outcome = await self._executor.run(call)
 
         try:
-            seat.runner.run(run())
+            seat.runner.run(run(), context=copy_context())  # else all of them have the runner's
         finally:
             seat.settle()
