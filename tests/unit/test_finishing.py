@@ -36,3 +36,25 @@ async def test_a_process_that_begins_no_thread_any_more_says_so(
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(Unavailable, match="the process is ending"):
         await given(lambda *_: None)
+
+
+@looped
+async def test_whoever_ends_a_loop_by_cancelling_every_task_waits_for_the_thread() -> None:
+    said: list[str] = []
+
+    def work(stop: threading.Event) -> None:
+        stop.wait(30)
+        for _ in range(2):
+            go_on.acquire(timeout=30)
+        said.append("over")
+
+    go_on = threading.Semaphore(0)
+    task = asyncio.ensure_future(until_cancelled(work))
+    for _ in range(5):
+        await asyncio.sleep(0)
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+            each.cancel()
+    go_on.release(2)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert said == ["over"]

@@ -23,12 +23,18 @@ async def finished(work: Awaitable[T]) -> T:
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        while not future.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([future])
-        if not future.cancelled():
-            future.exception()  # has been seen
+        await _over(future)
         raise
+
+
+async def _over(future: "asyncio.Future[Any]") -> None:
+    """Until it is, however often we are cancelled; by nobody else's hands: whoever ends a loop cancels
+    every task in it, also one that would only wait for us."""
+    while not future.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    if not future.cancelled():
+        future.exception()  # has been seen
 
 
 async def in_a_thread(work: Callable[..., T], *said: Any) -> T:
@@ -61,9 +67,5 @@ async def until_cancelled(work: Callable[..., T], *said: Any) -> T:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         stop.set()
-        try:
-            await finished(asyncio.wait([future]))
-        finally:
-            if not future.cancelled():
-                future.exception()  # has been seen
+        await _over(future)
         raise
