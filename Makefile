@@ -41,7 +41,7 @@ $(READY): $(LOCK) pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY) ## A server, two workers and 440,000 mixed jobs, in under a minute
+demo: $(READY) ## A server, two workers and 440,000 mixed jobs, in about a minute
 	$(BIN)/penstock demo
 
 serve: $(READY) ## Start the network server
