@@ -78,6 +78,7 @@ def test_whoever_is_signalled_the_first_is_graceful_and_the_second_at_once(
                     await says(again, "waits up to 10m for", workers)
                     tell(twice, INT)  # another: of two alike that come together one is lost
                     assert await twice.end() == 0
+                    assert "does not end" not in again.read_text()
                 for job in jobs:
                     back = await seen(shop.app, job.id)
                     assert (back.state, back.attempt, back.errors) == (State.READY, 0, ())

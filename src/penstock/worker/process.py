@@ -9,22 +9,23 @@ thread, which ends the worker even if the handlers' loop never comes back.
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
-from penstock.client.home import Home
+from penstock.client.home import CLOSE_S, Home
 from penstock.descriptors import stand_in
 from penstock.model.errors import PenstockError
 from penstock.telemetry import logs
 from penstock.worker.loading import load_app
 from penstock.worker.looping import HandlersLoop
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.signals import Signals, hear_as_usual
+from penstock.worker.signals import Signals
 from penstock.worker.slices import ask_for_short_slices
 from penstock.worker.supervisor import REPLACE
 from penstock.worker.worker import Worker
@@ -61,7 +62,7 @@ def run(settings: WorkerSettings, *, parent: int | None = None) -> int:
             runner.run(worker.run())
     finally:
         left.set()
-    hear_as_usual()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ctrl-C has been answered: see `cli/main.py`
     _start("penstock-gone", _gone, worker)
     app.close()  # or others wait for its path until everything here is over
     return _code(worker)
@@ -81,15 +82,18 @@ def _leave(worker: Worker, left: threading.Event) -> None:
     if not left.wait(STUCK_S if worker.abandoned else LEAVE_S):
         log.warning("a handler does not give up its loop: the process ends without it")
         worker.app.close()
-        logging.shutdown()
-        os._exit(_code(worker))
+        _exit(worker)
 
 
 def _gone(worker: Worker) -> None:
     """End the process for what handlers have left behind: a thread, or a child, that Python waits for
     before it ends. It has had its time by then; a signal ends it before."""
-    time.sleep(0.0 if worker.insisted else worker.settings.shutdown_s)
+    time.sleep(max(CLOSE_S, 0.0 if worker.insisted else worker.settings.shutdown_s))
     log.warning("something that a handler began does not end: the process ends without it")
+    _exit(worker)
+
+
+def _exit(worker: Worker) -> NoReturn:
     logging.shutdown()
     os._exit(_code(worker))
 

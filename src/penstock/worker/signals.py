@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def hear_as_usual() -> None:
+def _hear_as_usual() -> None:
     """As a process does that nobody has told otherwise: what a handler forks is no worker, and has to
-    end when its parent says so; and so is a worker none that has ended."""
-    signal.set_wakeup_fd(-1)  # of a loop that is not ours, or is over
+    end when its parent says so."""
+    signal.set_wakeup_fd(-1)  # of a loop that is not ours
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,7 +49,7 @@ def _born_as_usual() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
 
     def born() -> None:
-        hear_as_usual()
+        _hear_as_usual()
         let_go()
 
     os.register_at_fork(before=hold, after_in_parent=let_go, after_in_child=born)
